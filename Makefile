@@ -1,0 +1,60 @@
+# The project's commands. System packages needed: python3 (3.11 or later) and make; everything else goes into .venv.
+
+CONFIG ?= deploy/fleet.example.yaml
+HOST ?= 127.0.0.1
+PORT ?= 8900
+ARGS ?=
+
+PYTHON := .venv/bin/python
+PIP := $(PYTHON) -m pip --disable-pip-version-check
+STAMP := .venv/.installed
+
+.PHONY: help install run demo test check bench lock clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+
+install: $(STAMP)  ## make .venv with the locked packages and this project in it
+
+run: $(STAMP)  ## start the router: make run CONFIG=fleet.yaml HOST=0.0.0.0 PORT=8900
+	.venv/bin/kvroute serve --config "$(CONFIG)" --host "$(HOST)" --port "$(PORT)"
+
+demo: $(STAMP)  ## show cache-aware routing from end to end: make demo ARGS=--keep
+	$(PYTHON) -m deploy.demo $(ARGS)
+
+test: $(STAMP)  ## every test, with branch coverage
+	$(PYTHON) -m pytest --cov --cov-report=term:skip-covered $(ARGS)
+
+check: $(STAMP)  ## format, lint, types, import directions, installed versions
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports
+	$(PIP) check
+
+bench: $(STAMP)  ## every script in benchmarks/, one claim each
+	@set -e; for script in benchmarks/[!_]*.py; do \
+		name=$$(basename "$$script" .py); \
+		echo "== $$name"; \
+		$(PYTHON) -m "benchmarks.$$name"; \
+	done
+
+lock: $(PYTHON)  ## resolve pyproject.toml anew into requirements.lock (needs the package index)
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/python -m pip --disable-pip-version-check install --quiet uv
+	build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra dev \
+		--no-annotate --no-header --output-file requirements.lock pyproject.toml
+
+clean:  ## remove .venv, caches and build products
+	rm -rf .venv build dist *.egg-info .coverage .coverage.* htmlcov
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml requirements.lock | $(PYTHON)
+	$(PIP) install --quiet --requirement requirements.lock
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch "$@"
+
+$(PYTHON):
+	@sh deploy/make_venv.sh

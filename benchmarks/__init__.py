@@ -1,0 +1,1 @@
+"""One script per claim: each prints what it measured and on what."""

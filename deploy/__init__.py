@@ -1,0 +1,1 @@
+"""What surrounds the router: examples, container files, the demo."""
