@@ -1,0 +1,196 @@
+"""All vLLM workers, each in the pool of its model and block size, which its first stores tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from index.block_hash import HashIdentity
+from index.block_index import BlockIndex
+from index.block_match import match_blocks
+from index.block_worker import BlockWorker, HashDomain
+from index.delta import Delta
+from index.engine_chain import EngineChain
+from index.event import BlockRemoved, BlockStored
+from index.pool import PoolStats, WorkerSpec
+from index.prompt import Prompt, WorkerMatch
+from index.worker import EngineKind, Worker
+
+
+@dataclass(slots=True)
+class _Pool:
+    """A block-hash index and the domain of those workers that share the fleet's NONE_HASH."""
+
+    model: str
+    index: BlockIndex
+    fleet: HashDomain = field(default_factory=HashDomain)
+    names: dict[int, Worker] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Member:
+    """A worker's place: its pool once a block size is known, and the identity its hashes were verified with."""
+
+    spec: WorkerSpec
+    pool: _Pool | None = None
+    blocks: BlockWorker | None = None
+    identity: HashIdentity | None = None
+    shared: bool = False
+
+
+class BlockPools:
+    """The vLLM side of the index."""
+
+    def __init__(self) -> None:
+        self._members: dict[Worker, _Member] = {}
+        self._pools: dict[tuple[str, int], _Pool] = {}
+
+    def __contains__(self, worker: Worker) -> bool:
+        return worker in self._members
+
+    def add(self, worker: Worker, spec: WorkerSpec) -> None:
+        """Take in a worker; it joins a pool with its first store."""
+        self._members[worker] = _Member(spec)
+
+    def respec(self, worker: Worker, spec: WorkerSpec) -> None:
+        """Take over what was learnt of a worker later (the match unit from its metrics)."""
+        member = self._members[worker]
+        member.spec = spec
+        if member.blocks is not None:
+            member.blocks.eagle, member.blocks.match_unit = spec.eagle, spec.match_unit
+
+    def remove(self, worker: Worker) -> None:
+        """Free a worker and all it alone held."""
+        self._leave(self._members.pop(worker))
+
+    def clear(self, worker: Worker) -> int:
+        """Forget a worker's holdings; returns their number."""
+        member = self._members[worker]
+        return member.pool.index.clear(member.blocks) if member.pool and member.blocks else 0
+
+    def restart(self, worker: Worker) -> int:
+        """A new engine process: forget holdings, group layout and identity."""
+        member = self._members[worker]
+        cleared = self.clear(worker)
+        self._leave(member)
+        member.identity, member.shared = None, False
+        return cleared
+
+    def identify(self, worker: Worker, identity: HashIdentity, shared: bool) -> None:
+        """A root block was re-derived with `identity`; `shared`: it is the fleet's identity."""
+        member = self._members[worker]
+        member.identity = identity
+        if shared and not member.shared:
+            member.shared = True
+            if member.pool and member.blocks:
+                member.pool.index.join(member.blocks, member.pool.fleet)
+
+    def store(self, worker: Worker, event: BlockStored, delta: Delta) -> None:
+        """Apply one store."""
+        member = self._members[worker]
+        blocks = self._place(worker, member, event)
+        if blocks is None or member.pool is None:
+            delta.skip("placeholder")
+            return
+        member.pool.index.store(blocks, event, delta)
+
+    def drop(self, worker: Worker, event: BlockRemoved, delta: Delta) -> None:
+        """Apply one removal."""
+        member = self._members[worker]
+        if member.pool and member.blocks:
+            member.pool.index.remove(member.blocks, event, delta)
+
+    def match(
+        self, model: str, prompt: Prompt, only: Collection[Worker], lora_path: str | None
+    ) -> Iterator[WorkerMatch]:
+        """The matches of those of `only` that hold blocks, each in its own pool."""
+        for pool in [pool for (of, _), pool in self._pools.items() if of == model]:
+            names = {bit: worker for bit, worker in pool.names.items() if worker in only}
+            workers = {bit: pool.index.workers[bit] for bit in names}
+            chains = self._chains(prompt, names, lora_path)
+            for bit, depth in match_blocks(pool.index, prompt, workers, chains).items():
+                yield WorkerMatch(names[bit], depth.matched, depth.reusable, depth.by_medium)
+
+    def counts(self, worker: Worker) -> tuple[int, int, int, int]:
+        """Held blocks per medium (gpu, cpu, disk, other)."""
+        blocks = self._members[worker].blocks
+        return blocks.count() if blocks else (0, 0, 0, 0)
+
+    def block_size(self, worker: Worker) -> int | None:
+        """Tokens per block as the events tell it; None before any."""
+        pool = self._members[worker].pool
+        return pool.index.block_size if pool else None
+
+    def parked(self, worker: Worker) -> int:
+        """Stores that wait for their parent."""
+        blocks = self._members[worker].blocks
+        return len(blocks.orphans) if blocks else 0
+
+    def stats(self) -> Iterator[PoolStats]:
+        """The size of every pool that has workers."""
+        for (model, size), pool in self._pools.items():
+            index = pool.index
+            distinct = len(set().union(*index.holders.values())) if len(index.holders) > 1 else 0
+            if len(index.holders) == 1:
+                distinct = len(next(iter(index.holders.values())))
+            holders = sum(sum(worker.count()) for worker in index.workers.values())
+            yield PoolStats(model, EngineKind.VLLM, size, len(index.workers), distinct, holders, index.size_bytes)
+
+    def _place(self, worker: Worker, member: _Member, event: BlockStored) -> BlockWorker | None:
+        """The worker's state in the right pool: joined at its first store, moved when that showed a partial size."""
+        blocks = member.blocks
+        if blocks is None:
+            if event.block_size <= 0 or not event.tokens:
+                return None
+            blocks = self._enter(worker, member, event.block_size)
+        blocks.learn(event)
+        size = blocks.block_size
+        if member.pool is not None and size is not None and size != member.pool.index.block_size:
+            blocks = self._move(worker, member, blocks, size)
+        return blocks
+
+    def _enter(self, worker: Worker, member: _Member, block_size: int) -> BlockWorker:
+        place = (member.spec.model, block_size)
+        pool = self._pools.get(place)
+        if pool is None:
+            pool = self._pools[place] = _Pool(member.spec.model, BlockIndex(block_size))
+        member.pool = pool
+        domain = pool.fleet if member.shared else None
+        member.blocks = pool.index.add(member.spec.eagle, member.spec.match_unit, domain)
+        pool.names[member.blocks.bit] = worker
+        return member.blocks
+
+    def _move(self, worker: Worker, member: _Member, old: BlockWorker, block_size: int) -> BlockWorker:
+        """To the pool of the true block size; what is held so far is kept by hash alone."""
+        held = {slot: dict(blocks) for slot, blocks in old.held.items()}
+        groups, unit = old.groups, old.partial_unit
+        self._leave(member)
+        blocks = self._enter(worker, member, block_size)
+        blocks.groups, blocks.partial_unit = groups, unit
+        assert member.pool is not None
+        member.pool.index.adopt_by_hash(blocks, held)
+        return blocks
+
+    def _leave(self, member: _Member) -> None:
+        if member.pool is None or member.blocks is None:
+            return
+        member.pool.index.drop(member.blocks)
+        del member.pool.names[member.blocks.bit]
+        if not member.pool.index.workers:
+            self._pools.pop((member.pool.model, member.pool.index.block_size), None)
+        member.pool = member.blocks = None
+
+    def _chains(self, prompt: Prompt, names: Mapping[int, Worker], lora_path: str | None) -> dict[int, EngineChain]:
+        """Engine-hash chains for the workers that need one and whose identity is known, shared where equal."""
+        chains: dict[int, EngineChain] = {}
+        made: dict[tuple[HashIdentity, int], EngineChain] = {}
+        for bit, worker in names.items():
+            member = self._members[worker]
+            unit = member.blocks.hash_unit if member.blocks else None
+            if unit is None or member.identity is None or (prompt.lora is not None and lora_path is None):
+                continue
+            key = (member.identity, unit)
+            if key not in made:
+                made[key] = EngineChain(prompt, member.identity, unit, lora_path or "")
+            chains[bit] = made[key]
+        return chains

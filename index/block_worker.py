@@ -1,0 +1,111 @@
+"""What one vLLM worker holds: counted engine hashes per (group, medium), and the group layout its events show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from index.event import BlockStored, EngineHash
+from index.group_rules import GroupSpec
+from index.orphans import Orphans
+from index.request_key import RequestKey
+from index.worker import Medium
+
+Slot = tuple[int, Medium]
+"""(group, medium): holdings in one do not touch another."""
+
+
+@dataclass(slots=True)
+class HashDomain:
+    """Workers whose engine hashes mean the same: one map engine hash -> request key, shared by all of them.
+
+    `mask` has the bits of its workers. `aliases` remembers further hashes of a key (an adapter loaded again), so that
+    the map is emptied with the key's last holder. `keyless` are held hashes whose tokens are not known yet.
+    """
+
+    keys: dict[EngineHash, RequestKey] = field(default_factory=dict)
+    aliases: dict[RequestKey, set[EngineHash]] = field(default_factory=dict)
+    keyless: dict[EngineHash, set[tuple[int, Slot]]] = field(default_factory=dict)
+    mask: int = 0
+
+
+@dataclass(slots=True)
+class BlockWorker:
+    """One worker's side of the block-hash index. `bit` is its place in the holders' masks."""
+
+    bit: int
+    domain: HashDomain
+    eagle: bool = False
+    match_unit: int | None = None
+    held: dict[Slot, dict[EngineHash, int]] = field(default_factory=dict)
+    doubled: dict[tuple[Slot, RequestKey], int] = field(default_factory=dict)
+    groups: dict[int, GroupSpec] = field(default_factory=dict)
+    partial_unit: int | None = None
+    orphans: Orphans = field(default_factory=Orphans)
+
+    def holdings(self, slot: Slot) -> dict[EngineHash, int]:
+        """The counted hashes of one slot, made on first use."""
+        held = self.held.get(slot)
+        if held is None:
+            held = self.held[slot] = {}
+        return held
+
+    def learn(self, event: BlockStored) -> None:
+        """Take a group's kind, window and block size from a store; a smaller size later is a partial entry."""
+        known = self.groups.get(event.group)
+        if event.block_size <= 0 or not event.tokens:
+            return
+        size = event.block_size
+        if known is not None:
+            if size != known.block_size:
+                unit = math.gcd(size, known.block_size)
+                self.partial_unit = unit if self.partial_unit is None else math.gcd(self.partial_unit, unit)
+            size = max(size, known.block_size)
+            if size == known.block_size and event.kind in (None, known.kind):
+                return
+        kind = event.kind if event.kind is not None or known is None else known.kind
+        window = event.window if event.window is not None or known is None else known.window
+        self.groups[event.group] = GroupSpec(event.group, kind, size, window)
+
+    @property
+    def full_group(self) -> int | None:
+        """The group whose blocks are counted as matched: the first full-attention one."""
+        full = [spec.group for spec in self.groups.values() if spec.is_full]
+        return min(full) if full else None
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens per block of the full-attention group (of the only group when there is none)."""
+        group = self.full_group
+        if group is not None:
+            return self.groups[group].block_size
+        return self.groups[0].block_size if set(self.groups) == {0} else None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the engine has one full-attention group, so that depth alone tells what it reuses."""
+        return len(self.groups) <= 1 and all(spec.is_full and spec.group == 0 for spec in self.groups.values())
+
+    @property
+    def hash_unit(self) -> int | None:
+        """The engine's hash unit in tokens where hashes are finer than, or differ between, the groups' blocks."""
+        if self.plain:
+            return None
+        sizes = {spec.block_size for spec in self.groups.values()}
+        declared = self.match_unit or self.partial_unit
+        unit = math.gcd(*sizes) if declared is None else math.gcd(declared, *sizes)
+        return unit if declared is not None or len(sizes) > 1 else None
+
+    def blocks(self) -> Iterator[tuple[Slot, EngineHash]]:
+        """Everything held, once per slot."""
+        for slot, held in self.held.items():
+            for block in held:
+                yield slot, block
+
+    def count(self) -> tuple[int, int, int, int]:
+        """Held blocks per medium (gpu, cpu, disk, other), each hash once per group."""
+        counts = [0, 0, 0, 0]
+        for (_, medium), held in self.held.items():
+            counts[medium] += len(held)
+        return counts[0], counts[1], counts[2], counts[3]

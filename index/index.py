@@ -1,0 +1,106 @@
+"""The index of a fleet: workers in, events in, matches out. The narrow interface of docs/adr/0003."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import assert_never
+
+from index.block_hash import HashIdentity
+from index.block_pools import BlockPools
+from index.delta import Delta
+from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent, SkippedEvent
+from index.pool import PoolStats, WorkerSpec
+from index.prompt import Prompt, WorkerMatch
+from index.radix_pools import RadixPools
+from index.worker import EngineKind, Worker
+
+
+class Index:
+    """Who holds which prefix, over all models and both kinds of engines. Synchronous: a call is atomic on the loop."""
+
+    def __init__(self) -> None:
+        self.blocks = BlockPools()
+        self.radix = RadixPools()
+
+    def add(self, worker: Worker, spec: WorkerSpec) -> None:
+        """Take in a worker. Adding a known one is our own mistake."""
+        assert worker not in self.blocks
+        assert worker not in self.radix
+        self._side(spec.engine).add(worker, spec)
+
+    def remove(self, worker: Worker) -> None:
+        """Free a worker and all it alone held, at a cost proportional to what it held."""
+        self._of(worker).remove(worker)
+
+    def clear(self, worker: Worker) -> int:
+        """Forget a worker's holdings, all tiers and groups; returns their number."""
+        return self._of(worker).clear(worker)
+
+    def restart(self, worker: Worker) -> int:
+        """A new engine process: forget its holdings and everything learnt from its events."""
+        return self._of(worker).restart(worker)
+
+    def identify(self, worker: Worker, identity: HashIdentity, shared: bool) -> None:
+        """A vLLM worker's root block was re-derived; `shared`: with the fleet's identity."""
+        self.blocks.identify(worker, identity, shared)
+
+    def apply(self, worker: Worker, batch: EventBatch) -> Delta:
+        """Apply a batch's events in order. Unusable ones cost only themselves and are counted by reason."""
+        side, delta = self._of(worker), Delta()
+        for event in batch.events:
+            _apply_one(side, worker, event, delta)
+        return delta
+
+    def match(
+        self, model: str, prompt: Prompt, only: Collection[Worker], lora_path: str | None = None
+    ) -> dict[Worker, WorkerMatch]:
+        """How much of `prompt` each of `only` holds; workers without blocks are left out (they hold nothing)."""
+        matches = {match.worker: match for match in self.blocks.match(model, prompt, only, lora_path)}
+        matches.update((match.worker, match) for match in self.radix.match(model, prompt, only, lora_path))
+        return matches
+
+    def counts(self, worker: Worker) -> tuple[int, int, int, int]:
+        """Held blocks (SGLang: pages) per medium (gpu, cpu, disk, other)."""
+        return self._of(worker).counts(worker)
+
+    def block_size(self, worker: Worker) -> int | None:
+        """Tokens per block (page) as the events tell it; None before any."""
+        return self._of(worker).block_size(worker)
+
+    def parked(self, worker: Worker) -> int:
+        """Stores that wait for their parent."""
+        return self._of(worker).parked(worker)
+
+    def stats(self) -> Iterator[PoolStats]:
+        """The size of every pool."""
+        yield from self.blocks.stats()
+        yield from self.radix.stats()
+
+    def _side(self, engine: EngineKind) -> BlockPools | RadixPools:
+        match engine:
+            case EngineKind.VLLM:
+                return self.blocks
+            case EngineKind.SGLANG:
+                return self.radix
+            case _:
+                assert_never(engine)
+
+    def _of(self, worker: Worker) -> BlockPools | RadixPools:
+        return self.blocks if worker in self.blocks else self.radix
+
+
+def _apply_one(side: BlockPools | RadixPools, worker: Worker, event: KVEvent, delta: Delta) -> None:
+    match event:
+        case BlockStored():
+            side.store(worker, event, delta)
+        case BlockRemoved():
+            side.drop(worker, event, delta)
+        case AllBlocksCleared():
+            delta.removed += side.clear(worker)
+            delta.cleared += 1
+            delta.lossy = False
+        case SkippedEvent():
+            delta.skip(event.reason)
+            delta.lossy = delta.lossy or event.lossy
+        case _:
+            assert_never(event)

@@ -1,0 +1,90 @@
+"""Request keys: what prompts are matched by. A chain of XXH3-64 over (parent key, namespace, tokens).
+
+A request has tokens, not engine hashes: an adapter's path is not on the wire, the default `sha256` hashes a pickle, and
+the wire form is cut to 64 bits. So the same key is computed from an event's tokens and from a request's, and an engine
+hash stays an opaque handle (docs/adr/0001). Keys are 8 bytes; the chain starts at the namespace (LoRA name, salt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xxhash import xxh3_64_digest
+
+from index.event import ExtraKey
+from index.prompt import MultimodalItem, Prompt
+
+RequestKey = bytes
+
+
+def root_key(lora: str | None, cache_salt: str | None) -> RequestKey:
+    """The key before a prompt's first block. Two namespaces never share a key."""
+    return xxh3_64_digest(_text(lora) + _text(cache_salt))
+
+
+def extended(parent: RequestKey, extra: Sequence[ExtraKey]) -> RequestKey:
+    """The parent key of a block that has extra keys (multimodal items, embedding digests) of its own."""
+    return xxh3_64_digest(parent + b"\x02" + b"".join(_extra(key) for key in extra))
+
+
+def split_root_extras(extra: Sequence[ExtraKey], lora: str | None) -> tuple[str | None, tuple[ExtraKey, ...]]:
+    """The salt of a first block and its remaining keys, from vLLM's untagged form.
+
+    A bare str equal to the event's LoRA name in first place is the adapter; any other bare str is the salt
+    (vllm `kv_cache_utils.py:to_event_extra_keys`).
+    """
+    rest = strip_lora(extra, lora)
+    salts = [key for key in rest if isinstance(key, str)]
+    return (salts[0] if salts else None), tuple(key for key in rest if not isinstance(key, str))
+
+
+def strip_lora(extra: Sequence[ExtraKey], lora: str | None) -> tuple[ExtraKey, ...]:
+    """A block's extra keys without the adapter name, which the namespace already holds."""
+    if lora is not None and extra and extra[0] == lora:
+        return tuple(extra[1:])
+    return tuple(extra)
+
+
+def prompt_keys(prompt: Prompt, block_size: int) -> Iterator[RequestKey]:
+    """The keys of a prompt's whole blocks, in order, computed only as far as they are asked for."""
+    tokens, step = prompt.tokens, block_size * 4
+    key = root_key(prompt.lora, prompt.cache_salt)
+    whole = len(tokens) // step * step
+    if prompt.mm_items:
+        for start in range(0, whole, step):
+            extra = items_in_block(prompt.mm_items, start >> 2, block_size)
+            parent = extended(key, extra) if extra else key
+            key = xxh3_64_digest(parent + tokens[start : start + step])
+            yield key
+        return
+    for start in range(0, whole, step):
+        key = xxh3_64_digest(key + tokens[start : start + step])
+        yield key
+
+
+def items_in_block(items: Sequence[MultimodalItem], start: int, block_size: int) -> tuple[ExtraKey, ...]:
+    """(identifier, offset from the block's start) of the items that overlap a block; the offset may be negative.
+
+    Mirrors vLLM `kv_cache_utils.py:_gen_mm_extra_hash_keys`. `start` and `block_size` are tokens.
+    """
+    end = start + block_size
+    return tuple(
+        (item.identifier, item.offset - start)
+        for item in items
+        if item.offset < end and item.offset + item.length > start
+    )
+
+
+def _text(value: str | None) -> bytes:
+    if value is None:
+        return b"\x00"
+    raw = value.encode("utf-8", "surrogatepass")
+    return b"\x01" + len(raw).to_bytes(4, "little") + raw
+
+
+def _extra(key: ExtraKey) -> bytes:
+    if isinstance(key, tuple):
+        return b"\x03" + _text(key[0]) + key[1].to_bytes(16, "little", signed=True)
+    if isinstance(key, bytes):
+        return b"\x04" + len(key).to_bytes(4, "little") + key
+    return b"\x05" + _text(key)
