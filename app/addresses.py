@@ -1,0 +1,78 @@
+"""Addresses in one normal form: instance URLs, event endpoints, and the many ways a gateway names an instance.
+
+Everything here raises ValueError with a sentence that says what is allowed, without repeating the input.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import SplitResult, urlsplit
+
+_UNSAFE = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+WILDCARD_HOSTS = frozenset({"*", "0.0.0.0", "::", "[::]"})
+
+
+def normal_url(text: str) -> str:
+    """An http(s) URL with lower-case scheme and host and no trailing slash; a path prefix stays."""
+    if _UNSAFE.search(text):
+        raise ValueError("must not contain spaces or control characters")
+    parts = _split(text)
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise ValueError("must begin with http:// or https://")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must not carry a user name or password, since it is shown in answers")
+    if parts.query or parts.fragment or text.endswith(("?", "#")):
+        raise ValueError("must not carry a query or a fragment")
+    return f"{parts.scheme}://{_authority(parts)}{parts.path.rstrip('/')}"
+
+
+def address_key(text: str) -> str | None:
+    """What `host:port`, `http://host:port` and `http://host:port/` have in common; None when it is no address.
+
+    Gateways name an instance by its URL or by host and port; comparing keys finds it by any of them.
+    """
+    try:
+        parts = urlsplit(normal_url(text if "://" in text else f"http://{text}"))
+        host, port = parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme]
+    except ValueError:
+        return None
+    return f"{host}:{port}{parts.path}"
+
+
+def event_endpoint(text: str) -> str:
+    """A ZMQ endpoint to connect to: `tcp://host:port` (a wildcard host means the host of `url`) or `ipc://path`."""
+    if _UNSAFE.search(text):
+        raise ValueError("must not contain spaces or control characters")
+    if text.startswith("ipc://") and len(text) > len("ipc://"):
+        return text
+    if not text.startswith("tcp://"):
+        raise ValueError("must begin with tcp:// (or ipc://)")
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        raise ValueError("must be tcp://host:port with a port of 1 to 65535")
+    if re.search(r"[/@?#]", host):
+        raise ValueError("must be tcp://host:port, nothing else")
+    return text
+
+
+def endpoint_port(endpoint: str) -> int | None:
+    """The port of a TCP endpoint; rank r listens on this port + r."""
+    return int(endpoint.rpartition(":")[2]) if endpoint.startswith("tcp://") else None
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise ValueError("must be a URL like http://host:8000") from None
+    if not parts.hostname or port == 0 or parts.netloc.endswith(":"):
+        raise ValueError("must be a URL like http://host:8000")
+    return parts
+
+
+def _authority(parts: SplitResult) -> str:
+    host = parts.hostname or ""
+    shown = f"[{host}]" if ":" in host else host
+    return shown if parts.port is None else f"{shown}:{parts.port}"

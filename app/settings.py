@@ -1,0 +1,149 @@
+"""Every setting of the process, with its default and what is allowed. Where they come from: app/settings_file.py."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, field_validator, model_validator
+
+from app.instance_settings import CLOSED, InstanceSettings, ModelName, PlainText
+from app.tuning_settings import ListenerSection, RouterSection, Seconds
+
+
+def _seed_text(seed: object) -> object:
+    """`seed: null` means the same as `none`: PYTHONHASHSEED is not set on the engines."""
+    return "none" if seed is None else seed
+
+
+def _reachable_state(url: str) -> str:
+    if re.match(r"(redis|rediss|redis\+cluster)://", url):
+        raise ValueError("state in Redis comes in a later version; use memory://")
+    if url != "memory://":
+        raise ValueError("must be memory://")
+    return url
+
+
+def _bearer(token: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[\x21-\x7e]{1,1024}", token.get_secret_value()):
+        raise ValueError("must be 1..1024 visible ASCII characters without spaces, or null for no token")
+    return token
+
+
+class HashSettings(BaseModel):
+    """The NONE_HASH identity that the vLLM instances of a model must share."""
+
+    model_config = CLOSED
+
+    algorithm: Literal["auto", "sha256", "sha256_cbor", "xxhash", "xxhash_cbor"] = Field(
+        default="auto", description="auto, sha256, sha256_cbor, xxhash or xxhash_cbor"
+    )
+    seed: Annotated[PlainText, BeforeValidator(_seed_text), Field(max_length=256)] = Field(
+        default="auto",
+        description='auto, none (PYTHONHASHSEED is not set), or the PYTHONHASHSEED text in quotes, like "42"',
+    )
+    policy: Literal["enforce", "translate"] = Field(default="enforce", description="enforce or translate")
+
+    @model_validator(mode="after")
+    def _derivable(self) -> Self:
+        if self.algorithm.startswith("xxhash") and self.seed == "none":
+            raise ValueError(f"with {self.algorithm} an engine without PYTHONHASHSEED picks a random seed: set one")
+        return self
+
+
+class ModelSettings(BaseModel):
+    """What differs for one model. Keys of `hash` that are absent are taken from the fleet's `hash`."""
+
+    model_config = CLOSED
+
+    hash: HashSettings = Field(default_factory=HashSettings, description="algorithm, seed, policy")
+
+
+class AuthSettings(BaseModel):
+    """Who may route and change instances."""
+
+    model_config = CLOSED
+
+    token: Annotated[SecretStr, AfterValidator(_bearer)] | None = Field(
+        default=None,
+        description="the bearer token asked for on /route and writes to /instances; null: none is asked for",
+    )
+
+
+class LimitSettings(BaseModel):
+    """What a request may cost."""
+
+    model_config = CLOSED
+
+    body_bytes: int = Field(default=16 << 20, ge=1024, le=1 << 30, description="1024..1073741824; a larger body is 413")
+    body_timeout_s: Seconds = Field(default=10.0, description="seconds for the whole body to arrive; later is 408")
+    prompt_tokens: int = Field(default=1 << 20, ge=1, le=1 << 28, description="1..268435456; a longer prompt is 422")
+    route_timeout_s: Seconds = Field(default=5.0, description="seconds for a routing answer, tokenisation included")
+    tokenise_timeout_s: Seconds = Field(default=3.0, description="seconds for one engine to tokenise a text")
+
+
+class PollingSettings(BaseModel):
+    """How often engines are asked over HTTP, in seconds."""
+
+    model_config = CLOSED
+
+    load_interval_s: Seconds = Field(default=1.0, description="seconds between two readings of an engine's load")
+    discovery_interval_s: Seconds = Field(
+        default=10.0, description="seconds between two looks at what an engine offers"
+    )
+    timeout_s: Seconds = Field(default=2.0, description="seconds for one answer")
+
+
+class LogSettings(BaseModel):
+    """Logs on stderr."""
+
+    model_config = CLOSED
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error"
+    )
+    format: Literal["json", "text"] = Field(default="json", description="json or text")
+    access: bool = Field(default=False, description="true: one line per HTTP request")
+
+
+class Settings(BaseModel):
+    """The whole file. The environment overrides any key: KVROUTE_<SECTION>__<KEY>."""
+
+    model_config = CLOSED
+
+    state: Annotated[str, AfterValidator(_reachable_state)] = Field(default="memory://", description="memory://")
+    hash: HashSettings = Field(default_factory=HashSettings, description="algorithm, seed, policy")
+    models: dict[ModelName, ModelSettings] = Field(default_factory=dict, description="model name to {hash: {...}}")
+    auth: AuthSettings = Field(default_factory=AuthSettings, description="token")
+    limits: LimitSettings = Field(default_factory=LimitSettings, description="sizes and times")
+    router: RouterSection = Field(default_factory=RouterSection, description="load guard, spread and memory")
+    listener: ListenerSection = Field(default_factory=ListenerSection, description="event streams")
+    polling: PollingSettings = Field(default_factory=PollingSettings, description="intervals in seconds")
+    log: LogSettings = Field(default_factory=LogSettings, description="level, format, access")
+    instances: list[InstanceSettings] = Field(default_factory=list, description="a list of instances")
+
+    def hash_for(self, model: str) -> HashSettings:
+        """The identity asked of a model's vLLM instances: its own keys over the fleet's."""
+        own = self.models.get(model, ModelSettings()).hash
+        return self.hash.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections(cls, tree: object) -> object:
+        """A section whose keys are all commented out is null in YAML: it means the defaults."""
+        return {key: value for key, value in tree.items() if value is not None} if isinstance(tree, dict) else tree
+
+    @field_validator("instances")
+    @classmethod
+    def _ids_differ(cls, instances: list[InstanceSettings]) -> list[InstanceSettings]:
+        first: dict[str, int] = {}
+        for position, instance in enumerate(instances):
+            if (earlier := first.setdefault(instance.id, position)) != position:
+                raise ValueError(f"{earlier} and {position} have the same id; every id must be unique")
+        return instances
+
+    @model_validator(mode="after")
+    def _derivable_for_every_model(self) -> Self:
+        for model in self.models:
+            HashSettings.model_validate(self.hash_for(model).model_dump())
+        return self
