@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from index.block_hash import (
     ALGORITHMS,
+    DEFAULT_SEED,
     BlockExtra,
     HashIdentity,
     block_hash,
@@ -188,7 +189,7 @@ def _given_seed(settings: HashPolicy) -> tuple[str | None, ...]:
     """The seed the settings name, as a tuple of one, or of none under "auto"."""
     if settings.seed == "auto":
         return ()
-    return (None,) if settings.seed == "none" else (settings.seed,)
+    return (None,) if settings.seed in ("none", DEFAULT_SEED) else (settings.seed,)
 
 
 def _nameable(algorithm: str, seed: str | None) -> bool:

@@ -273,6 +273,14 @@ def test_a_stated_seed_outside_the_known_ones_is_found(algorithm: str) -> None:
     assert model.judge(root_by(identity), {}) == HashReport("verified", identity, identity)
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "sha256"])
+@pytest.mark.parametrize("seed", ["none", "vllm-none-hash"])
+def test_the_default_text_and_its_name_mean_the_same(algorithm: str, seed: str) -> None:
+    unset = HashIdentity("sha256", None)
+    model = ModelIdentity(HashPolicy(algorithm, seed), None)
+    assert model.judge(root_by(unset), {}) == HashReport("verified", unset, unset)
+
+
 def test_the_routers_own_seed_is_one_of_the_known() -> None:
     identity = HashIdentity("xxhash", "31337")
     unaware, aware = ModelIdentity(HashPolicy(), None), ModelIdentity(HashPolicy(), "31337")
