@@ -12,9 +12,19 @@ from typing import NoReturn
 import yaml
 from pydantic import BaseModel
 
+from app.shown import shown
+
 PREFIX = "KVROUTE_"
 Path = tuple[str | int, ...]
 """Where a value stands: keys and list positions from the top."""
+
+
+class RepeatedKey(ValueError):
+    """A JSON object gives `key` twice."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {shown(key)} is given twice")
+        self.key = key
 
 
 class UnreadableText(Exception):
@@ -57,10 +67,12 @@ def read_environment(environ: Mapping[str, str], model: type[BaseModel]) -> dict
 
 
 def unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An `object_pairs_hook` for json that refuses a repeated key with ValueError."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a key is given twice in one object")
+    """An `object_pairs_hook` for json that refuses a repeated key with RepeatedKey."""
+    made: dict[str, object] = {}
+    for key, value in pairs:
+        if key in made:
+            raise RepeatedKey(key)
+        made[key] = value
     return made
 
 
@@ -83,7 +95,7 @@ class _StrictLoader(yaml.SafeLoader):
             if not isinstance(key, str):
                 _refuse(key_node, "keys must be text; quote this one")
             if key in seen:
-                _refuse(key_node, f"the key {key[:80]!r} is given twice")
+                _refuse(key_node, f"the key {shown(key)} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
