@@ -1,0 +1,185 @@
+"""Own assignments: what this router sent where, until it is reported as finished or has expired."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from math import exp2, inf
+
+from index.worker import Worker
+from router.settings import RouterSettings
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """One assigned request: `cost` is its weight as load (0..1), `prefill` the prompt tokens to be computed."""
+
+    worker: Worker
+    at: float
+    cost: float
+    prefill: int
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class _Book:
+    """One worker's requests, oldest first, and its faded count of assignments as of `last`."""
+
+    requests: deque[_Request] = field(default_factory=deque)
+    prefills: OrderedDict[_Request, None] = field(default_factory=OrderedDict)
+    running: int = 0
+    prefill: int = 0
+    share: float = 0.0
+    last: float = -inf
+
+
+class Assignments:
+    """Requests by id and by worker, everything bounded and expiring (see `RouterSettings`).
+
+    Time moves with `advance` and with every report; reading is as of the last of these. A time before an earlier one is
+    taken as that one.
+    """
+
+    def __init__(self, settings: RouterSettings) -> None:
+        self._settings = settings
+        self._requests: OrderedDict[str, _Request] = OrderedDict()
+        self._books: dict[Worker, _Book] = {}
+        self._now = -inf
+        self._last_finish = -inf
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def advance(self, now: float) -> None:
+        """It is `now`."""
+        self._now = max(self._now, now)
+        while self._requests:
+            oldest = next(iter(self._requests))
+            if self._now - self._requests[oldest].at < self._settings.request_ttl_s:
+                return
+            self._drop_request(oldest)
+
+    def add(self, request_id: str, worker: Worker, *, weight: float, prompt: int, reusable: int, now: float) -> None:
+        """A request was sent to `worker`: `prompt` tokens (0 when not known), of which it reuses `reusable`."""
+        self.advance(now)
+        self._drop_request(request_id)
+        cost = 1 - reusable / prompt if prompt else 1.0
+        request = _Request(worker, self._now, max(cost, self._settings.warm_request_cost), max(prompt - reusable, 0))
+        self._requests[request_id] = request
+        book = self._book(worker)
+        book.requests.append(request)
+        book.running += 1
+        book.prefills[request] = None
+        book.prefill += request.prefill
+        book.share = self._faded(book) + 1 / weight
+        book.last = self._now
+        while len(self._requests) > self._settings.request_limit:
+            self._drop_request(next(iter(self._requests)))
+
+    def first_token(self, request_id: str, now: float) -> bool:
+        """The request's prefill is done. False: the id is unknown or expired."""
+        self.advance(now)
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._end_prefill(request)
+        return True
+
+    def finished(self, request_id: str, now: float) -> bool:
+        """The request is over; saying so twice does no harm. False: the id is unknown or expired."""
+        self.advance(now)
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._last_finish = self._now
+        self._end(request)
+        return True
+
+    @property
+    def ends_reported(self) -> bool:
+        """Whether ends of requests are being reported, so that the count of running ones means something."""
+        return self._now - self._last_finish < self._settings.assignment_ttl_s
+
+    def running(self, worker: Worker) -> int:
+        """Requests assigned and neither finished nor expired."""
+        book = self._current(worker)
+        return 0 if book is None else book.running
+
+    def cost_since(self, worker: Worker, since: float) -> float:
+        """The cost of the unfinished requests assigned at or after `since`, in requests (see `warm_request_cost`)."""
+        book = self._current(worker)
+        total = 0.0
+        for request in reversed(book.requests) if book else ():
+            if request.at < since:
+                break
+            if not request.finished:
+                total += request.cost
+        return total
+
+    def prefill_tokens(self, worker: Worker) -> int:
+        """Prompt tokens to be computed by requests whose first token is not reported."""
+        book = self._current(worker)
+        return 0 if book is None else book.prefill
+
+    def share(self, worker: Worker) -> tuple[float, float]:
+        """The faded count of assignments per weight, and when the last was made (-inf: never). The lesser is due."""
+        book = self._current(worker)
+        return (0.0, -inf) if book is None else (self._faded(book), book.last)
+
+    def forget(self, worker: Worker) -> None:
+        """Drop the worker's load and share. Its request ids stay reportable until they expire."""
+        book = self._books.pop(worker, None)
+        for request in book.requests if book else ():
+            request.finished = True
+
+    def _current(self, worker: Worker) -> _Book | None:
+        book = self._books.get(worker)
+        if book is not None:
+            self._expire(book)
+        return book
+
+    def _expire(self, book: _Book) -> None:
+        oldest = self._now - self._settings.assignment_ttl_s
+        while book.requests and (book.requests[0].finished or book.requests[0].at <= oldest):
+            self._end(book.requests.popleft())
+        while book.prefills:
+            request = next(iter(book.prefills))
+            if self._now - request.at < self._settings.prefill_ttl_s:
+                return
+            self._end_prefill(request)
+
+    def _faded(self, book: _Book) -> float:
+        return book.share * exp2((book.last - self._now) / self._settings.spread_half_life_s) if book.share else 0.0
+
+    def _book(self, worker: Worker) -> _Book:
+        book = self._books.get(worker)
+        if book is None:
+            self._drop_idle_books()
+            book = self._books[worker] = _Book()
+        self._expire(book)
+        return book
+
+    def _drop_idle_books(self) -> None:
+        idle = self._now - max(self._settings.request_ttl_s, 10 * self._settings.spread_half_life_s)
+        for worker in [worker for worker, book in self._books.items() if book.last < idle]:
+            del self._books[worker]
+
+    def _drop_request(self, request_id: str) -> None:
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            self._end(request)
+
+    def _end(self, request: _Request) -> None:
+        self._end_prefill(request)
+        if request.finished:
+            return
+        request.finished = True
+        book = self._books.get(request.worker)
+        if book is not None:
+            book.running -= 1
+
+    def _end_prefill(self, request: _Request) -> None:
+        book = self._books.get(request.worker)
+        if book is not None and request in book.prefills:
+            del book.prefills[request]
+            book.prefill -= request.prefill

@@ -1,0 +1,89 @@
+"""How busy each worker is, as far as known, and which are too busy for a prefix to be worth the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import NamedTuple
+
+from index.worker import Worker
+from router.assignments import Assignments
+from router.candidate import Candidate, WorkerLoad
+from router.settings import RouterSettings
+
+_LEAST_WEIGHT = 1e-6
+
+
+class Pressure(NamedTuple):
+    """A worker's load per weight, in requests: `rank` for comparing, `held` if the load guard holds the worker back."""
+
+    rank: float
+    held: bool
+
+
+def weight_of(candidate: Candidate) -> float:
+    """The candidate's weight, made safe to divide by."""
+    return candidate.weight if candidate.weight > _LEAST_WEIGHT else _LEAST_WEIGHT
+
+
+def pressures(
+    candidates: Sequence[Candidate], assignments: Assignments, settings: RouterSettings, now: float
+) -> dict[Worker, Pressure]:
+    """Every candidate's pressure; at least one of them is not held back.
+
+    Load = running + waiting of the engine's report (a waiting request counts like a running one) + the cost of own
+    requests assigned since. An engine without a report counts as the average of those that have one, or as its own
+    unfinished requests if those are more and ends are reported: unknown is never the best. Where no engine reports,
+    own requests of the last `load_window_s` are compared. The guard acts only on what is known: a report, or own
+    unfinished requests when the gateway reports their ends.
+    """
+    assignments.advance(now)
+    sights = [_sight(candidate, assignments, settings, now) for candidate in candidates]
+    reports = [sight.report for sight in sights if sight.report is not None]
+    average = sum(reports) / len(reports) if reports else None
+    ranks = [_rank(sight, average) for sight in sights]
+    limit = max(settings.guard_floor_requests, settings.guard_multiple * (min(ranks) + 1))
+    return {
+        candidate.worker: Pressure(rank, held=sight.known > limit)
+        for candidate, sight, rank in zip(candidates, sights, ranks, strict=True)
+    }
+
+
+class _Sight(NamedTuple):
+    """What is seen of a worker's load, per weight: the engine's report, own unfinished and own recent requests.
+
+    None: not reported.
+    """
+
+    report: float | None
+    running: float | None
+    recent: float
+
+    @property
+    def known(self) -> float:
+        """The load that rests on facts, zero when none does."""
+        return self.report if self.report is not None else self.running or 0.0
+
+
+def _sight(candidate: Candidate, assignments: Assignments, settings: RouterSettings, now: float) -> _Sight:
+    worker, weight, load = candidate.worker, weight_of(candidate), candidate.load
+    requests = _requests(load, settings, now)
+    since = now - settings.load_window_s if requests is None or load.sampled_at is None else load.sampled_at
+    own = assignments.cost_since(worker, since)
+    running = assignments.running(worker) / weight if assignments.ends_reported else None
+    return _Sight(None if requests is None else (requests + own) / weight, running, own / weight)
+
+
+def _requests(load: WorkerLoad, settings: RouterSettings, now: float) -> float | None:
+    if load.running is None or load.waiting is None:
+        return None
+    if load.sampled_at is not None and now - load.sampled_at > settings.load_stale_s:
+        return None
+    total = load.running + load.waiting
+    return total if isfinite(total) and load.running >= 0 and load.waiting >= 0 else None
+
+
+def _rank(sight: _Sight, average: float | None) -> float:
+    if sight.report is not None:
+        return sight.report
+    return max(sight.recent if average is None else average, sight.running or 0.0)

@@ -1,0 +1,170 @@
+"""The decision: which worker gets a request. Pure: matches and loads in, a `Decision` out, time as an argument.
+
+Which worker, in this order:
+
+1. The longest reusable prefix wins; among equals the deeper match, then the faster tiers. A worker that the load guard
+   holds back is passed over: the next best prefix that is not held back gets the request, at last the least loaded.
+2. Nobody can reuse anything: a worker that was just sent a prompt with this prefix (a guess, `router.predictions`).
+3. Ties, and cold prompts without a guess: the session's last worker, unless held back; else the least loaded; among
+   equals the one with the fewest recent assignments per weight, then the longest unused, at last a random one.
+
+Which reason, first that fits:
+
+- fallback: the tokens are not known, or no eligible worker has trustworthy events
+- only: one eligible worker
+- prefix: the chosen worker can reuse as much as any (and something)
+- load: a longer prefix was held back
+- affinity: nobody can reuse anything, and the session's last worker was chosen
+- cold: nobody can reuse anything
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from index.worker import Medium, Trust, Worker
+from router.affinity import SessionAffinity
+from router.assignments import Assignments
+from router.candidate import Candidate, Decision, Reason, RouteQuery
+from router.load_guard import Pressure, pressures, weight_of
+from router.predictions import Predictions
+from router.settings import RouterSettings
+
+
+class Router:
+    """Decides, and remembers what was decided. `decide` leaves no trace, `record` does.
+
+    Not thread-safe: call it from one thread. `now` is a monotonic clock in seconds.
+    """
+
+    def __init__(self, settings: RouterSettings, random: Random | None = None) -> None:
+        self._settings = settings
+        self._random = Random() if random is None else random  # noqa: S311
+        self._assignments = Assignments(settings)
+        self._sessions = SessionAffinity(settings.session_ttl_s, settings.session_limit)
+        self._predictions = Predictions(settings.predict_ttl_s, settings.predict_limit, settings.predict_boundaries)
+
+    def decide(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Decision | None:
+        """The worker for this request; None when no candidate is eligible. The candidates' order does not matter."""
+        eligible = [candidate for candidate in candidates if candidate.why is None]
+        if not eligible:
+            return None
+        pressure = pressures(eligible, self._assignments, self._settings, now)
+        session = self._session(query, eligible, now)
+        chosen = self._chosen(query, eligible, pressure, session, now)
+        reason = _reason(query, eligible, chosen, session)
+        scores = {c.worker: _score(query, c, pressure[c.worker]) for c in eligible}
+        return Decision(chosen.worker, reason, scores, _reusable(chosen), weight_of(chosen))
+
+    def record(
+        self, request_id: str, decision: Decision, query: RouteQuery, max_tokens: int | None, now: float
+    ) -> None:
+        """The request goes where `decision` says: count it as load, guess from it, remember the session.
+
+        `max_tokens` is not used yet: loads are counted in requests.
+        """
+        del max_tokens
+        worker, prompt = decision.worker, query.prompt_tokens or 0
+        self._assignments.add(
+            request_id, worker, weight=decision.weight, prompt=prompt, reusable=decision.reusable, now=now
+        )
+        if query.session_id is not None:
+            self._sessions.remember(query.namespace, query.session_id, worker, now)
+        if query.tokens is not None:
+            self._predictions.remember(query.tokens, query.namespace, worker, now)
+
+    def first_token(self, request_id: str, now: float) -> bool:
+        """The request's prefill is done. False: the id is unknown or expired."""
+        return self._assignments.first_token(request_id, now)
+
+    def finished(self, request_id: str, now: float) -> bool:
+        """The request is over. False: the id is unknown or expired."""
+        return self._assignments.finished(request_id, now)
+
+    def inflight_prefill_tokens(self, worker: Worker, now: float | None = None) -> int:
+        """Prompt tokens sent to `worker` and not known to be computed. `now` None: as of the last call with a time."""
+        if now is not None:
+            self._assignments.advance(now)
+        return self._assignments.prefill_tokens(worker)
+
+    def forget(self, worker: Worker) -> None:
+        """The worker is gone: its load, sessions and guesses with it."""
+        self._assignments.forget(worker)
+        self._sessions.forget(worker)
+        self._predictions.forget(worker)
+
+    def _session(self, query: RouteQuery, eligible: Sequence[Candidate], now: float) -> Worker | None:
+        if query.session_id is None:
+            return None
+        worker = self._sessions.worker(query.namespace, query.session_id, now)
+        return worker if any(candidate.worker == worker for candidate in eligible) else None
+
+    def _chosen(
+        self,
+        query: RouteQuery,
+        eligible: Sequence[Candidate],
+        pressure: dict[Worker, Pressure],
+        session: Worker | None,
+        now: float,
+    ) -> Candidate:
+        free = [candidate for candidate in eligible if not pressure[candidate.worker].held]
+        best = _longest(free)
+        if not best and not any(map(_reusable, eligible)):
+            best = self._guessed(query, free, now)
+        for candidate in best or free:
+            if candidate.worker == session:
+                return candidate
+        return self._least_loaded(best or free, pressure)
+
+    def _guessed(self, query: RouteQuery, free: Sequence[Candidate], now: float) -> list[Candidate]:
+        if query.tokens is None:
+            return []
+        for workers in self._predictions.holders(query.tokens, query.namespace, now):
+            holders = [candidate for candidate in free if candidate.worker in workers]
+            if holders:
+                return holders
+        return []
+
+    def _least_loaded(self, candidates: Sequence[Candidate], pressure: dict[Worker, Pressure]) -> Candidate:
+        def due(candidate: Candidate) -> tuple[float, float, float]:
+            share, last = self._assignments.share(candidate.worker)
+            return pressure[candidate.worker].rank, share + 1 / weight_of(candidate), last
+
+        ranked = [(due(candidate), candidate) for candidate in candidates]
+        first = min(key for key, _ in ranked)
+        equals = sorted((candidate for key, candidate in ranked if key == first), key=lambda equal: equal.worker)
+        return equals[0] if len(equals) == 1 else self._random.choice(equals)
+
+
+def _reusable(candidate: Candidate) -> int:
+    """What can be reused: nothing of a worker whose events are not trusted."""
+    return 0 if candidate.trust is Trust.NONE else candidate.reusable
+
+
+def _longest(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those with the best prefix, if any can reuse something. An unknown medium never beats a known one."""
+
+    def quality(candidate: Candidate) -> tuple[int, ...]:
+        media = candidate.by_medium
+        known = (-media[Medium.OTHER], media[Medium.GPU], media[Medium.CPU])
+        return _reusable(candidate), candidate.matched, *known
+
+    best = max(map(quality, candidates))
+    return [candidate for candidate in candidates if quality(candidate) == best] if best[0] else []
+
+
+def _reason(query: RouteQuery, eligible: Sequence[Candidate], chosen: Candidate, session: Worker | None) -> Reason:
+    longest = max(map(_reusable, eligible))
+    if query.tokens is None or all(candidate.trust is Trust.NONE for candidate in eligible):
+        return "fallback"
+    if len(eligible) == 1:
+        return "only"
+    if longest:
+        return "prefix" if _reusable(chosen) == longest else "load"
+    return "affinity" if chosen.worker == session else "cold"
+
+
+def _score(query: RouteQuery, candidate: Candidate, pressure: Pressure) -> float:
+    share = _reusable(candidate) / query.prompt_tokens if query.prompt_tokens else 0.0
+    return share - 1 if pressure.held else share
