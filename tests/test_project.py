@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from app.settings_file import load_settings
+
 ROOT = Path(__file__).parent.parent
 MAX_FILE_BYTES = 1_000_000
 MAX_GOLDEN_BYTES = 5_000_000
@@ -28,6 +30,10 @@ def tracked_files() -> list[Path]:
     return [path for name in listing.split("\0") if name and (path := ROOT / name).is_file()]
 
 
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
 def documents() -> list[str]:
     found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
     return sorted(str(path.relative_to(ROOT)) for path in found)
@@ -40,13 +46,13 @@ def headings(document: Path) -> set[str]:
 
 
 def locked_versions() -> dict[str, Version]:
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    lines = text_of("requirements.lock").splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     return {canonicalize_name(pin.name): Version(str(pin.specifier).removeprefix("==")) for pin in pins}
 
 
 def wanted() -> list[Requirement]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
     return [Requirement(text) for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]]
 
 
@@ -57,13 +63,13 @@ def test_the_lock_holds_a_version_that_pyproject_allows(requirement: Requirement
 
 
 def test_the_lock_names_exact_versions_and_nothing_else() -> None:
-    for line in (ROOT / "requirements.lock").read_text().splitlines():
+    for line in text_of("requirements.lock").splitlines():
         assert re.fullmatch(r"[a-z0-9-]+==[0-9a-z.+]+( ; [^@/]+)?", line), line
 
 
 @pytest.mark.parametrize("target", ["install", "run", "demo", "test", "check", "bench", "clean", "lock"])
 def test_make_knows_the_command(target: str) -> None:
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert re.search(rf"^{target}:", text_of("Makefile"), re.MULTILINE)
 
 
 def test_the_ci_entry_is_executable() -> None:
@@ -85,6 +91,24 @@ def test_relative_links_lead_somewhere(document: str) -> None:
         assert not anchor or anchor in headings(linked), anchor
 
 
+def test_the_map_names_files_that_exist() -> None:
+    named = re.findall(
+        r"`((?:app|router|index|engine|store|deploy|tests|benchmarks|docs)/[^`\s]*)`", text_of("ARCHITECTURE.md")
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("document", ["README.md", "deploy/fleet.example.yaml"])
+def test_the_settings_shown_to_users_are_valid(document: str, tmp_path: Path) -> None:
+    text = text_of(document)
+    blocks = [text] if document.endswith(".yaml") else re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block)
+        assert load_settings(file, {}).instances
+
+
 def test_no_file_is_larger_than_a_megabyte() -> None:
     assert [path for path in tracked_files() if path.stat().st_size > MAX_FILE_BYTES] == []
 
@@ -95,7 +119,7 @@ def test_golden_data_stays_small() -> None:
 
 
 def test_the_compose_file_mounts_and_builds_what_exists() -> None:
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    services = yaml.safe_load(text_of("docker-compose.yml"))["services"]
     assert (ROOT / services["kvroute"]["build"]["dockerfile"]).is_file()
     for service in services.values():
         for volume in service["volumes"]:
@@ -104,6 +128,6 @@ def test_the_compose_file_mounts_and_builds_what_exists() -> None:
 
 
 def test_prometheus_scrapes_the_port_that_the_container_serves() -> None:
-    scrape = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())["scrape_configs"]
+    scrape = yaml.safe_load(text_of("deploy/prometheus.yml"))["scrape_configs"]
     assert scrape[0]["static_configs"][0]["targets"] == ["kvroute:8900"]
-    assert "EXPOSE 8900" in (ROOT / "deploy" / "Dockerfile").read_text()
+    assert "EXPOSE 8900" in text_of("deploy/Dockerfile")
