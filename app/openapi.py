@@ -80,10 +80,10 @@ class MatchAnswer(BaseModel):
 
 
 class HashIdentityAnswer(BaseModel):
-    """What a vLLM engine's NONE_HASH is made of. `seed` null: PYTHONHASHSEED is not set."""
+    """What a vLLM engine's NONE_HASH is made of. `seed` "none": PYTHONHASHSEED is not set."""
 
     algorithm: str
-    seed: str | None
+    seed: str
 
 
 class HashAnswer(BaseModel):
@@ -107,11 +107,13 @@ class WorkerAnswer(BaseModel):
     lag_s: float | None
     blocks: Tiers
     hash: HashAnswer
+    advice: str | None = Field(description="what to change, in words")
     gaps: int
     replayed_batches: int
     resets: dict[str, int]
     wire_errors: dict[str, int]
     parked: int
+    asleep: bool
 
 
 class InstanceAnswer(BaseModel):
@@ -121,11 +123,14 @@ class InstanceAnswer(BaseModel):
     engine: Literal["vllm", "sglang"]
     version: str | None
     model: str
+    adapters: dict[str, str] = Field(description="LoRA adapter name to path")
     url: str
     labels: dict[str, str]
     weight: float
     draining: bool
+    reachable: bool | None
     state: StateWord
+    warning: str | None
     workers: list[WorkerAnswer]
 
 

@@ -70,6 +70,6 @@ class ListenerSection(BaseModel):
     remembered_batches: Count = _STREAM.remembered_batches
     drain_batches: Count = _STREAM.drain_batches
 
-    def limits(self) -> ListenerLimits:
+    def listener(self) -> ListenerLimits:
         """The same numbers as a listener takes them."""
         return ListenerLimits(**self.model_dump())

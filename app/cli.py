@@ -1,0 +1,200 @@
+"""The command line: kvroute serve | version | config-check | doctor | explain."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+import uvicorn
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from app.asking_kvroute import Kvroute, NoAnswer
+from app.doctor import examine, table
+from app.explain import UnreadableTokens, candidates_table, headline, read_tokens
+from app.logs import configure_logs
+from app.settings import Settings
+from app.settings_file import SettingsError, load_settings
+from app.shown import encodable, shown
+from app.version import VERSION
+
+BAD_SETTINGS = 2
+KEEP_ALIVE_S = 75
+"""Longer than gateways keep idle connections, so that they close them first."""
+STOP_WITHIN_S = 10
+
+main = typer.Typer(
+    help="A cache-aware router for vLLM and SGLang.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Url = Annotated[str, typer.Option("--url", help="where kvroute runs")]
+Token = Annotated[str | None, typer.Option("--token", envvar="KVROUTE_AUTH__TOKEN", help="bearer token, if one is set")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, max=600.0, help="seconds for each answer")]
+
+
+@main.command()
+def serve(
+    config: Annotated[Path | None, typer.Option("--config", envvar="KVROUTE_CONFIG", help="settings file")] = None,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on")] = 8900,
+) -> None:
+    """Run the router. SIGTERM and SIGINT stop it after the requests in flight."""
+    settings = _settings(config)
+    configure_logs(settings.log)
+    from app.main import create_app  # noqa: PLC0415 - the other commands need not wait for the whole application
+
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(settings),
+            host=host,
+            port=port,
+            workers=1,
+            lifespan="on",
+            log_config=None,
+            access_log=settings.log.access,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_WITHIN_S,
+        )
+    )
+    server.run()
+    if not server.started:
+        raise typer.Exit(3)
+
+
+@main.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(VERSION)
+
+
+@main.command("config-check")
+def config_check(file: Annotated[Path, typer.Argument(help="settings file")]) -> None:
+    """Check a settings file, with the environment over it. Exit status 0 or 2."""
+    settings = _settings(file)
+    console = _console()
+    console.print(_summary(settings))
+    console.print(_instances(settings))
+
+
+@main.command()
+def doctor(url: Url = "http://127.0.0.1:8900", token: Token = None, timeout: Timeout = 5.0) -> None:
+    """Ask a running kvroute how it and its engines are. Exit status 1 when something is wrong."""
+    try:
+        with Kvroute(url, token, timeout) as kvroute:
+            found = examine(kvroute)
+    except NoAnswer as error:
+        _fail(str(error), 1)
+    console = _console()
+    if found.workers:
+        console.print(table(found))
+    for fault in found.faults:
+        console.print(Text(fault, style="red"))
+    console.print(
+        Text("all is well" if found.healthy else "something is wrong", style="green" if found.healthy else "red")
+    )
+    if not found.healthy:
+        raise typer.Exit(1)
+
+
+@main.command()
+def explain(  # noqa: PLR0917 - options, given by name
+    model: Annotated[str, typer.Option(help="model or adapter")],
+    url: Url = "http://127.0.0.1:8900",
+    tokens: Annotated[str | None, typer.Option(help="file with token ids, - for standard input")] = None,
+    prompt: Annotated[str | None, typer.Option(help="text")] = None,
+    lora: Annotated[str | None, typer.Option(help="adapter, if the model is the base model")] = None,
+    cache_salt: Annotated[str | None, typer.Option(help="cache salt")] = None,
+    extra_key: Annotated[str | None, typer.Option(help="SGLang namespace")] = None,
+    session_id: Annotated[str | None, typer.Option(help="session, for affinity")] = None,
+    token: Token = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Show where a prompt would go and why, without leaving a trace. Exit status 1 when it would go nowhere."""
+    if (tokens is None) == (prompt is None):
+        _fail("give either --tokens or --prompt", 2)
+    body: dict[str, object] = {
+        "model": encodable(model),
+        "lora": lora,
+        "cache_salt": cache_salt,
+        "extra_key": extra_key,
+        "session_id": session_id,
+        "dry_run": True,
+        "explain": True,
+    }
+    body |= {"prompt": encodable(prompt)} if prompt is not None else {"token_ids": _tokens(tokens or "-")}
+    try:
+        with Kvroute(url, token, timeout) as kvroute:
+            status, answer = kvroute.post("/route", body)
+    except NoAnswer as error:
+        _fail(str(error), 1)
+    if status != 200:
+        _fail(f"{status}: {shown(answer.get('detail'), 2000)}", 1)
+    console = _console()
+    console.print(Text(headline(answer)))
+    if answer.get("detail"):
+        console.print(Text(shown(answer["detail"], 2000)))
+    console.print(candidates_table(answer))
+
+
+def _settings(file: Path | None) -> Settings:
+    try:
+        return load_settings(file, os.environ)
+    except SettingsError as error:
+        _fail(str(error), BAD_SETTINGS)
+
+
+def _tokens(source: str) -> list[int]:
+    try:
+        if source == "-":
+            return read_tokens(sys.stdin)
+        with Path(source).open(encoding="utf-8") as file:
+            return read_tokens(file)
+    except OSError as error:
+        _fail(f"{shown(source)} cannot be read: {error.strerror}", 2)
+    except UnreadableTokens as error:
+        _fail(str(error), 2)
+
+
+def _summary(settings: Settings) -> Table:
+    made = Table("setting", "value", title="settings")
+    identity = settings.hash
+    made.add_row("state", Text(settings.state))
+    made.add_row("hash", Text(f"{identity.algorithm}, seed {identity.seed}, {identity.policy}"))
+    for model in settings.models:
+        own = settings.hash_for(model)
+        made.add_row(Text(f"hash of {model}"), Text(f"{own.algorithm}, seed {own.seed}, {own.policy}"))
+    made.add_row("auth", "a token is needed" if settings.auth.token else "open")
+    made.add_row("body", f"up to {settings.limits.body_bytes} bytes, {settings.limits.prompt_tokens} tokens")
+    made.add_row("log", f"{settings.log.level}, {settings.log.format}")
+    return made
+
+
+def _instances(settings: Settings) -> Table:
+    made = Table("id", "engine", "model", "url", "events", "ranks", "weight", title="instances")
+    for one in settings.instances:
+        ranks = str(one.dp_size or "learnt")
+        cells = (one.id, one.engine.value, one.model, one.url, one.events or "learnt", ranks, f"{one.weight:g}")
+        made.add_row(*(Text(cell) for cell in cells))
+    return made
+
+
+def _console() -> Console:
+    """Wide enough for whole names when the output is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Judging a running kvroute from its own answers: what is wrong, what is worth knowing, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rich.table import Table
+from rich.text import Text
+
+from app.asking_kvroute import Kvroute
+from app.shown import shown
+
+_SLOW_LAG_S = 5.0
+
+
+class WorkerLine(NamedTuple):
+    """One worker as the table shows it. `wrong`: what must be looked at; `note`: what may be meant so."""
+
+    instance: str
+    dp_rank: str
+    state: str
+    trust: str
+    hash_status: str
+    lag: str
+    wrong: str | None
+    note: str | None
+
+
+class Examination(NamedTuple):
+    """Everything found. `faults` are the process's own."""
+
+    faults: list[str]
+    workers: list[WorkerLine]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing must be looked at."""
+        return not self.faults and all(line.wrong is None for line in self.workers)
+
+
+def examine(kvroute: Kvroute) -> Examination:
+    """Ask for health, readiness and instances. Raises NoAnswer."""
+    health, _ = kvroute.get("/healthz")
+    ready, readiness = kvroute.get("/readyz")
+    status, answer = kvroute.get("/instances")
+    faults = []
+    if health != 200:
+        faults.append(f"healthz answers {health}: a task of the process has died; restart it and read its log")
+    if ready != 200:
+        faults.append(f"readyz answers {ready}: {shown(_waiting(readiness), 300)}")
+    if status != 200:
+        faults.append(f"instances answers {status}")
+    instances = [entry for entry in _list(answer.get("instances")) if isinstance(entry, dict)]
+    if status == 200 and not instances:
+        faults.append("there are no instances: name them in the settings file, or POST /instances")
+    return Examination(faults, [line for instance in instances for line in _lines(instance)])
+
+
+def table(examination: Examination) -> Table:
+    """The workers, one per row."""
+    made = Table("instance", "rank", "state", "trust", "hash", "lag", "advice", title="workers")
+    for line in examination.workers:
+        advice = Text(line.wrong or line.note or "", style="red" if line.wrong else "")
+        cells = (line.instance, line.dp_rank, line.state, line.trust, line.hash_status, line.lag)
+        made.add_row(*(Text(cell) for cell in cells), advice)
+    return made
+
+
+def _lines(instance: dict[str, object]) -> Iterator[WorkerLine]:
+    for worker in _list(instance.get("workers")):
+        if not isinstance(worker, dict):
+            continue
+        identity = worker.get("hash")
+        identity = identity if isinstance(identity, dict) else {}
+        lag = worker.get("lag_s")
+        advice = worker.get("advice") or identity.get("advice")
+        words = shown(advice, 300) if advice else None
+        wrong = _wrong(worker, identity)
+        yield WorkerLine(
+            instance=shown(instance.get("id")),
+            dp_rank=shown(worker.get("dp_rank")),
+            state=shown(worker.get("state")) + (", draining" if instance.get("draining") is True else ""),
+            trust=shown(worker.get("trust")),
+            hash_status=shown(identity.get("status")),
+            lag=f"{lag:.2f} s" if isinstance(lag, int | float) else "-",
+            wrong=(words or wrong) if wrong else None,
+            note=words or _note(worker),
+        )
+
+
+def _wrong(worker: dict[str, object], identity: dict[str, object]) -> str | None:
+    match worker.get("state"):
+        case "refused":
+            return "refused: its events cannot be used, it gets requests by load only"
+        case "gone":
+            return "gone: neither its events nor its HTTP answer; is it running?"
+        case "connecting":
+            return "no contact with its event stream: check the events endpoint and the engine's --kv-events-config"
+    if identity.get("status") == "mismatch":
+        return "its hash identity is not the expected one"
+    if worker.get("trust") == "none":
+        return "no events: switch them on with the engine's --kv-events-config"
+    return None
+
+
+def _note(worker: dict[str, object]) -> str | None:
+    lag = worker.get("lag_s")
+    if isinstance(lag, int | float) and lag > _SLOW_LAG_S:
+        return "its events come late, or the clocks differ"
+    if worker.get("wire_errors"):
+        return "some of its messages could not be used: see wire_errors in /instances"
+    if worker.get("trust") == "partial":
+        return "an earlier part of its history was never seen; heals with the next clear"
+    return None
+
+
+def _waiting(readiness: dict[str, object]) -> str:
+    waiting = readiness.get("waiting_for", readiness.get("detail", ""))
+    return ", ".join(str(item) for item in waiting) if isinstance(waiting, list) else str(waiting)
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
