@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from app.fleet_rows import FleetRows
+from app.metrics import Metrics
 from app.settings_file import load_settings
 
 ROOT = Path(__file__).parent.parent
@@ -89,6 +91,14 @@ def test_relative_links_lead_somewhere(document: str) -> None:
         linked = path.parent / target if target else path
         assert linked.exists(), target
         assert not anchor or anchor in headings(linked), anchor
+
+
+def test_every_metric_is_explained_and_no_other() -> None:
+    metrics = Metrics()
+    metrics.watch(lambda: FleetRows([], 0))
+    families = [family for family in metrics.registry.collect() if family.name.startswith("kvroute_")]
+    defined = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    assert set(re.findall(r"^\| `(kvroute_\w+)`", text_of("docs/metrics.md"), re.MULTILINE)) == defined
 
 
 def test_the_map_names_files_that_exist() -> None:
