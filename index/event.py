@@ -10,7 +10,7 @@ EngineHash = int | bytes
 """A block hash as the engine sent it: an opaque handle for parents and removals, never compared across domains."""
 
 ExtraKey = str | bytes | tuple[str, int]
-"""One untagged extra key of a block (vLLM `to_event_extra_keys`): LoRA name or salt, digest, (mm identifier, offset)."""
+"""An untagged extra key of a block (vLLM `to_event_extra_keys`): LoRA name, salt, digest, (identifier, offset)."""
 
 
 class BlockStored(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import assert_never
 
 from index.block_hash import HashIdentity
@@ -39,6 +39,15 @@ class Index:
     def restart(self, worker: Worker) -> int:
         """A new engine process: forget its holdings and everything learnt from its events."""
         return self._of(worker).restart(worker)
+
+    def respec(self, worker: Worker, spec: WorkerSpec) -> None:
+        """Take over what was learnt of a worker after it was added (a match unit)."""
+        self._of(worker).respec(worker, spec)
+
+    def hint(self, worker: Worker, dynamo: bool | None, adapters: Mapping[str, str]) -> None:
+        """What an SGLang engine says of its event format and of its adapters (name -> path)."""
+        if worker in self.radix:
+            self.radix.hint(worker, dynamo, adapters)
 
     def identify(self, worker: Worker, identity: HashIdentity, shared: bool) -> None:
         """A vLLM worker's root block was re-derived; `shared`: with the fleet's identity."""

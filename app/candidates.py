@@ -1,0 +1,118 @@
+"""From the fleet to candidates: every worker of a model with its match, load, trust, and why it may not be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from app.addresses import address_key
+from app.fleet import Instance, Target, TrackedWorker, WorkerState
+from app.route_body import RouteRequest
+from index.prompt import WorkerMatch
+from index.worker import EngineKind, Trust, Worker
+from router.candidate import UNKNOWN_LOAD, Candidate, WorkerLoad
+
+NOTHING = (0, 0, 0, 0)
+
+
+class _Wanted(NamedTuple):
+    """What a request narrows the fleet to: sets of instance ids, labels, the adapter, and the time it is asked at."""
+
+    only: set[str] | None
+    exclude: set[str]
+    selector: Mapping[str, str]
+    lora: str | None
+    now: float
+
+
+def candidates_for(
+    request: RouteRequest, target: Target, matches: Mapping[Worker, WorkerMatch], now: float
+) -> list[Candidate]:
+    """All workers of the target, eligible or not. `now` is the loop's monotonic clock in seconds."""
+    wanted = _Wanted(
+        None if request.candidates is None else named(request.candidates, target.instances),
+        named(request.exclude, target.instances),
+        request.selector,
+        request.lora or target.lora,
+        now,
+    )
+    return [
+        _candidate(
+            instance, tracked, matches.get(tracked.worker), request.reads_cache, _why_not(instance, tracked, wanted)
+        )
+        for instance in target.instances
+        for tracked in instance.workers.values()
+    ]
+
+
+def named(names: Iterable[str], instances: Iterable[Instance]) -> set[str]:
+    """The ids of the instances that are named, by id or by url (with or without scheme and trailing slash)."""
+    ids = set(names)
+    known = list(instances)
+    found = {one.id for one in known if one.id in ids}
+    if len(found) < len(ids):
+        addresses = {key for name in ids - found if (key := address_key(name)) is not None}
+        found |= {one.id for one in known if address_key(one.settings.url) in addresses}
+    return found
+
+
+def unknown_names(names: Iterable[str], instances: Iterable[Instance]) -> list[str]:
+    """Those names that fit no instance."""
+    known = list(instances)
+    return [name for name in names if not named([name], known)]
+
+
+def _candidate(
+    instance: Instance, tracked: TrackedWorker, match: WorkerMatch | None, reads_cache: bool, why: str | None
+) -> Candidate:
+    return Candidate(
+        worker=tracked.worker,
+        url=instance.settings.url,
+        weight=instance.settings.weight,
+        matched=match.matched if match else 0,
+        reusable=match.reusable if match and reads_cache else 0,
+        by_medium=match.by_medium if match else NOTHING,
+        trust=trust_of(instance, tracked),
+        load=load_of(tracked),
+        why=why,
+    )
+
+
+def trust_of(instance: Instance, tracked: TrackedWorker) -> Trust:
+    """Partial where the engine's default format hides adapters; none while nothing usable came."""
+    if tracked.broken:
+        return Trust.NONE
+    hides_adapters = (
+        instance.settings.engine is EngineKind.SGLANG and instance.adapters and instance.facts.dynamo_format is False
+    )
+    if hides_adapters and tracked.trust is Trust.EXACT:
+        return Trust.PARTIAL
+    return tracked.trust
+
+
+def load_of(tracked: TrackedWorker) -> WorkerLoad:
+    """The engine's last report."""
+    load = tracked.load
+    if load is None:
+        return UNKNOWN_LOAD
+    return WorkerLoad(load.running, load.waiting, load.kv_usage, tracked.load_at)
+
+
+def _why_not(instance: Instance, tracked: TrackedWorker, wanted: _Wanted) -> str | None:
+    """Why a worker gets nothing, in words; None when it may."""
+    if instance.draining:
+        return "draining"
+    if wanted.only is not None and instance.id not in wanted.only:
+        return "not among the request's candidates"
+    if instance.id in wanted.exclude:
+        return "excluded by the request"
+    if any(instance.settings.labels.get(key) != value for key, value in wanted.selector.items()):
+        return "its labels do not match the request's selector"
+    if instance.state_of(tracked, wanted.now) is WorkerState.GONE:
+        return "gone: neither its event stream nor its HTTP port answers"
+    if tracked.asleep:
+        return "asleep"
+    facts = instance.facts
+    if wanted.lora is not None and facts.models and wanted.lora not in (*facts.adapters, *facts.models):
+        return "does not serve the adapter"
+    return None

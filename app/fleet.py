@@ -1,0 +1,219 @@
+"""The fleet as the process knows it: instances, their workers, and what is known of each. State only, no I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from app.instance_settings import InstanceSettings
+from engine.facts import EngineFacts
+from engine.identity import HashReport
+from engine.load import EngineLoad
+from index.worker import EngineKind, Trust, Worker
+
+GONE_AFTER_S = 3.0
+"""How long both the event stream and HTTP must be lost before a worker that was live counts as gone."""
+
+NO_FACTS = EngineFacts(None, {}, {}, None, None, None, None, None, {}, (), None, None)
+UNVERIFIED = HashReport("unverified", None, None, None)
+NO_IDENTITY = HashReport("none", None, None, None)
+
+
+class WorkerState(StrEnum):
+    """What `GET /instances` shows: only a worker that is gone never wins."""
+
+    CONNECTING = "connecting"
+    LIVE = "live"
+    REFUSED = "refused"
+    GONE = "gone"
+
+
+@dataclass(slots=True)
+class TrackedWorker:
+    """One worker's stream as it was followed so far. Times are seconds of the loop's monotonic clock."""
+
+    worker: Worker
+    hash: HashReport
+    trust: Trust = Trust.NONE
+    link_up: bool = False
+    link_lost_at: float | None = None
+    refused: bool = False
+    advice: str | None = None
+    seq: int | None = None
+    lag_s: float | None = None
+    gaps: int = 0
+    replayed_batches: int = 0
+    batches: int = 0
+    usable_batches: int = 0
+    resets: Counter[str] = field(default_factory=Counter)
+    wire_errors: Counter[str] = field(default_factory=Counter)
+    load: EngineLoad | None = None
+    load_at: float | None = None
+    asleep: bool = False
+    adapter_loads: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def broken(self) -> bool:
+        """Whether batches arrive and not one of them could be used."""
+        return self.batches > 0 and self.usable_batches == 0
+
+
+@dataclass(slots=True)
+class Instance:
+    """One engine instance: its settings, what it told over HTTP, its workers."""
+
+    settings: InstanceSettings
+    facts: EngineFacts = NO_FACTS
+    workers: dict[int, TrackedWorker] = field(default_factory=dict)
+    draining: bool = False
+    reachable: bool | None = None
+    unreachable_since: float | None = None
+    tried: bool = False
+
+    @property
+    def id(self) -> str:
+        """The instance's unique name."""
+        return self.settings.id
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """LoRA adapter name -> path, as the engine lists them."""
+        return self.facts.adapters
+
+    def serves(self, model: str) -> bool:
+        """Whether requests for the base model `model` (its name here, or one the engine also serves it under) fit."""
+        return model == self.settings.model or (model in self.facts.models and model not in self.facts.adapters)
+
+    def state_of(self, tracked: TrackedWorker, now: float) -> WorkerState:
+        """The worker's state. An instance without events is live while it answers over HTTP."""
+        if tracked.refused:
+            return WorkerState.REFUSED
+        if tracked.link_up:
+            return WorkerState.LIVE
+        follows_events = tracked.link_lost_at is not None or self.settings.events is not None or bool(self.facts.events)
+        if self.reachable and not follows_events:
+            return WorkerState.LIVE
+        lost_link = tracked.link_lost_at is not None and now - tracked.link_lost_at > GONE_AFTER_S
+        lost_http = self.unreachable_since is not None and now - self.unreachable_since > GONE_AFTER_S
+        if lost_link and not self.reachable:
+            return WorkerState.GONE
+        if lost_http and not follows_events:
+            return WorkerState.GONE
+        return WorkerState.CONNECTING
+
+    def state(self, now: float) -> WorkerState:
+        """The instance's state: refused when a rank is, live when one is, gone when all are."""
+        states = {self.state_of(tracked, now) for tracked in self.workers.values()}
+        for state in (WorkerState.REFUSED, WorkerState.LIVE, WorkerState.CONNECTING):
+            if state in states:
+                return state
+        return WorkerState.GONE if states else WorkerState.CONNECTING
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request's model name means: a base model, perhaps one of its adapters, and the instances that serve it."""
+
+    model: str
+    lora: str | None
+    instances: tuple[Instance, ...]
+
+
+def adapter_label(instance: Instance, tracked: TrackedWorker, name: str) -> str:
+    """The namespace of an adapter on one worker: its name, and how often its path has changed there when it has.
+
+    Blocks hashed with an earlier path stay under the earlier label, so no request finds them.
+    """
+    path = instance.adapters.get(name)
+    if path is None:
+        return name
+    known, generation = tracked.adapter_loads.get(name, (path, 0))
+    if known != path:
+        generation += 1
+    tracked.adapter_loads[name] = (path, generation)
+    return name if generation == 0 else f"{name}\0{generation}"
+
+
+class Fleet:
+    """All instances, by id. Names are looked up per request, so they are resolved once per change of the fleet."""
+
+    def __init__(self) -> None:
+        self._instances: dict[str, Instance] = {}
+        self._targets: dict[str, Target] = {}
+
+    def __iter__(self) -> Iterator[Instance]:
+        return iter(self._instances.values())
+
+    def __len__(self) -> int:
+        return len(self._instances)
+
+    def get(self, instance_id: str) -> Instance | None:
+        """An instance by its id."""
+        return self._instances.get(instance_id)
+
+    def add(self, settings: InstanceSettings) -> Instance:
+        """Take in an instance with its first worker. The id must be new."""
+        assert settings.id not in self._instances
+        instance = Instance(settings)
+        self._instances[settings.id] = instance
+        for rank in range(settings.dp_size or 1):
+            self.add_worker(instance, rank)
+        self.changed()
+        return instance
+
+    def add_worker(self, instance: Instance, rank: int) -> TrackedWorker:
+        """Track one more rank of an instance."""
+        unverified = UNVERIFIED if instance.settings.engine is EngineKind.VLLM else NO_IDENTITY
+        tracked = TrackedWorker(Worker(instance.id, rank), unverified)
+        instance.workers[rank] = tracked
+        return tracked
+
+    def remove(self, instance_id: str) -> Instance | None:
+        """Forget an instance."""
+        instance = self._instances.pop(instance_id, None)
+        self.changed()
+        return instance
+
+    def changed(self) -> None:
+        """Names may mean something else now: call after any change of instances or of what they serve."""
+        self._targets.clear()
+
+    def models(self) -> list[str]:
+        """Every name a request can ask for: base models, their other names, adapters."""
+        names: set[str] = set()
+        for instance in self:
+            names.add(instance.settings.model)
+            names.update(instance.facts.models)
+            names.update(instance.adapters)
+        return sorted(names)
+
+    def base_models(self) -> set[str]:
+        """The configured base models, the only values a metric's model label takes."""
+        return {instance.settings.model for instance in self}
+
+    def target(self, name: str) -> Target | None:
+        """What a model name means; None when nobody serves it. A base model's name wins over an adapter's."""
+        target = self._targets.get(name)
+        if target is None:
+            target = self._find(name)
+            if target is not None:
+                self._targets[name] = target
+        return target
+
+    def of_model(self, model: str) -> tuple[Instance, ...]:
+        """The instances configured for a base model."""
+        return tuple(instance for instance in self if instance.settings.model == model)
+
+    def _find(self, name: str) -> Target | None:
+        named = next((one for one in self if one.settings.model == name), None)
+        aliased = named or next((one for one in self if one.serves(name)), None)
+        if aliased is not None:
+            model = aliased.settings.model
+            return Target(model, None, self.of_model(model))
+        adapted = next((one for one in self if name in one.adapters), None)
+        if adapted is not None:
+            model = adapted.settings.model
+            return Target(model, name, self.of_model(model))
+        return None

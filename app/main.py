@@ -1,0 +1,129 @@
+"""The process: every object is built here and passed in; the lifespan owns every task."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import httpx
+import zmq.asyncio
+from fastapi import FastAPI
+
+from app.api_instances import instances_api
+from app.api_operations import operations_api
+from app.api_route import route_api
+from app.candidates import trust_of
+from app.fleet import Fleet, Instance, TrackedWorker
+from app.fleet_rows import FleetRows, WorkerRow
+from app.identities import Identities
+from app.logs import configure_logs
+from app.metrics import Metrics
+from app.problems import answer_problems
+from app.routing import Routing
+from app.service import Service
+from app.settings import Settings
+from app.settings_file import SettingsError, load_settings
+from app.watch import Surroundings
+from index.index import Index
+from router.route import Router
+
+IO_THREADS = 4
+"""ZMQ's threads. One may be busy with a host name that does not resolve; streams on the others go on."""
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The ASGI application for these settings. Nothing runs before its lifespan begins."""
+    service = build(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+            await service.around.client.aclose()
+            service.around.context.destroy(linger=0)
+
+    app = FastAPI(title="kvroute", version=version("kvroute"), lifespan=lifespan, description=DESCRIPTION)
+    app.state.service = service
+    answer_problems(app)
+    for api in (route_api(service), instances_api(service), operations_api(service)):
+        app.include_router(api)
+    return app
+
+
+DESCRIPTION = "Which engine holds the longest reusable prefix of a prompt. Errors are RFC 9457 problem documents."
+
+
+def build(settings: Settings) -> Service:
+    """All objects of a process, wired."""
+    metrics, fleet, index = Metrics(), Fleet(), Index()
+    client = httpx.AsyncClient(
+        timeout=settings.polling.timeout_s,
+        limits=httpx.Limits(max_connections=1024, max_keepalive_connections=256, keepalive_expiry=30.0),
+        follow_redirects=False,
+        trust_env=False,
+    )
+    around = Surroundings(
+        settings=settings,
+        limits=settings.listener.limits(),
+        fleet=fleet,
+        index=index,
+        identities=Identities(settings),
+        metrics=metrics,
+        client=client,
+        context=zmq.asyncio.Context(io_threads=IO_THREADS),
+    )
+    routing = Routing(fleet, index, Router(settings.router.router()), metrics, client, settings.limits)
+    service = Service(settings, around, routing)
+    metrics.watch(lambda: rows_of(service))
+    return service
+
+
+def rows_of(service: Service) -> FleetRows:
+    """The fleet's state for a scrape."""
+    index, rows = service.around.index, []
+    for instance in service.around.fleet:
+        rows += [_row(service, instance, tracked) for tracked in instance.workers.values()]
+    return FleetRows(rows, sum(pool.size_bytes for pool in index.stats()))
+
+
+def _row(service: Service, instance: Instance, tracked: TrackedWorker) -> WorkerRow:
+    index, worker = service.around.index, tracked.worker
+    declared, seen = instance.settings.block_size, index.block_size(worker)
+    return WorkerRow(
+        worker,
+        instance.state_of(tracked, time.monotonic()).value,
+        trust_of(instance, tracked),
+        tracked.hash.status == "mismatch",
+        index.counts(worker),
+        tracked.lag_s,
+        index.parked(worker),
+        declared is not None and seen is not None and declared != seen,
+    )
+
+
+def settings_from_environment() -> Settings:
+    """Settings for `uvicorn app.main:app`: the file that KVROUTE_CONFIG names, if any. Wrong ones: exit status 2."""
+    file = os.environ.get("KVROUTE_CONFIG")
+    try:
+        settings = load_settings(Path(file) if file else None, os.environ)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(2) from None
+    configure_logs(settings.log)
+    return settings
+
+
+def __getattr__(name: str) -> FastAPI:
+    """`app` for `uvicorn app.main:app`, made when it is asked for, so that importing this module reads no settings."""
+    if name == "app":
+        return create_app(settings_from_environment())
+    raise AttributeError(name)

@@ -1,0 +1,171 @@
+"""One routing request, from its fields to the answer. With token ids there is no await between the two."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import httpx
+import structlog
+
+from app.candidates import candidates_for, unknown_names
+from app.fleet import Fleet, Target, adapter_label
+from app.instance_body import FinishedReport
+from app.metrics import Metrics
+from app.problems import Problem
+from app.route_body import RouteRequest, check_prompt
+from app.settings import LimitSettings
+from app.tokenising import tokens_of
+from engine.tokenise import TokeniseError
+from index.index import Index
+from index.prompt import Prompt, WorkerMatch
+from index.worker import Worker
+from router.candidate import Candidate, Decision, RouteQuery
+from router.request_id import new_request_id
+from router.route import Router
+
+_log = structlog.stdlib.get_logger("kvroute.route")
+
+REMEMBERED_REQUESTS = 131_072
+
+
+class Routed(NamedTuple):
+    """What was decided, with everything an answer may show. `tokens` is None when the text could not be tokenised."""
+
+    request_id: str
+    request: RouteRequest
+    target: Target
+    tokens: bytes | None
+    candidates: list[Candidate]
+    decision: Decision
+    detail: str | None
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate that was decided for."""
+        return next(one for one in self.candidates if one.worker == self.decision.worker)
+
+
+class Sent(NamedTuple):
+    """What a later report on a request is compared with. Tokens; None where the text was not tokenised."""
+
+    model: str
+    instance: str
+    prompt: int | None
+    reusable: int | None
+
+
+@dataclass(slots=True)
+class Routing:
+    """Everything a decision needs. One object per process."""
+
+    fleet: Fleet
+    index: Index
+    router: Router
+    metrics: Metrics
+    client: httpx.AsyncClient
+    limits: LimitSettings
+    sent: OrderedDict[str, Sent] = field(default_factory=OrderedDict)
+
+    def target(self, request: RouteRequest) -> Target:
+        """What the request's model means. Raises Problem 404 with the models there are."""
+        target = self.fleet.target(request.model)
+        if target is None:
+            raise Problem(404, "no instance serves this model", field="model", extra={"models": self.fleet.models()})
+        if request.lora is not None and target.lora is not None and request.lora != target.lora:
+            raise Problem(422, "model names another adapter than lora", field="lora")
+        return target
+
+    async def route(self, request: RouteRequest) -> Routed:
+        """Tokenise when there is text, then decide. Raises Problem."""
+        target = self.target(request)
+        if request.tokens is not None:
+            return self.decide(request, target, request.tokens, None)
+        try:
+            tokens = await tokens_of(request, target, self.client, self.limits)
+        except TokeniseError as error:
+            return self._untokenised(request, target, error)
+        check_prompt(tokens, request.mm_items, self.limits.prompt_tokens)
+        return self.decide(request, target, tokens, None)
+
+    def matches(self, request: RouteRequest, target: Target, tokens: bytes) -> dict[Worker, WorkerMatch]:
+        """Per worker, what it holds of the prompt."""
+        lora = request.lora or target.lora
+        prompt = Prompt(tokens, lora, request.cache_salt, request.extra_key, request.mm_items)
+        if lora is None:
+            workers = {tracked.worker for one in target.instances for tracked in one.workers.values()}
+            return self.index.match(target.model, prompt, workers)
+        found: dict[Worker, WorkerMatch] = {}
+        for (label, path), asked in self._by_adapter(target, lora).items():
+            found |= self.index.match(target.model, prompt._replace(lora=label), asked, path)
+        return found
+
+    def decide(self, request: RouteRequest, target: Target, tokens: bytes | None, detail: str | None) -> Routed:
+        """Match, decide, and unless it is a dry run leave the trace. Synchronous. Raises Problem 503."""
+        now = time.monotonic()
+        matches = {} if tokens is None else self.matches(request, target, tokens)
+        candidates = candidates_for(request, target, matches, now)
+        query = RouteQuery(
+            tokens, _namespace(request, target), request.session_id, None if tokens is None else len(tokens) >> 2
+        )
+        decision = self.router.decide(query, candidates, now)
+        if decision is None:
+            raise self._nobody(candidates)
+        routed = Routed(new_request_id(time.time()), request, target, tokens, candidates, decision, detail)
+        if not request.dry_run:
+            self._leave_trace(routed, query, now)
+        return routed
+
+    def finished(self, request_id: str, report: FinishedReport) -> None:
+        """The engine's usage for a request: load goes down, delivered tokens are compared. Raises Problem 404."""
+        if not self.router.finished(request_id, time.monotonic()):
+            raise Problem(404, "the request is unknown or expired", field="request_id")
+        sent = self.sent.pop(request_id, None)
+        if sent is None or report.cached_tokens is None or self.fleet.get(sent.instance) is None:
+            return
+        prompt = report.prompt_tokens if report.prompt_tokens is not None else sent.prompt
+        self.metrics.delivered(sent.model, sent.instance, prompt or 0, report.cached_tokens, sent.reusable)
+
+    def _leave_trace(self, routed: Routed, query: RouteQuery, now: float) -> None:
+        chosen = routed.chosen
+        self.router.record(routed.request_id, routed.decision, query, routed.request.max_tokens, now)
+        promised = None if query.prompt_tokens is None else chosen.reusable
+        self.sent[routed.request_id] = Sent(routed.target.model, chosen.worker.instance, query.prompt_tokens, promised)
+        if len(self.sent) > REMEMBERED_REQUESTS:
+            self.sent.popitem(last=False)
+        counts = None if query.prompt_tokens is None else (query.prompt_tokens, chosen.matched, chosen.reusable)
+        self.metrics.routed(routed.target.model, routed.decision.reason, counts)
+        unknown = unknown_names(routed.request.candidates or (), routed.target.instances)
+        if unknown:
+            self.metrics.unknown_candidates(len(unknown))
+
+    def _untokenised(self, request: RouteRequest, target: Target, error: TokeniseError) -> Routed:
+        """Routed by load, and counted; refused when the request is strict."""
+        self.metrics.tokenise_failed(target.model, error.kind)
+        _log.warning("text not tokenised, routed by load", model=target.model, kind=error.kind, detail=error.detail)
+        if request.strict:
+            status = 422 if error.kind == "template" else 504
+            raise Problem(status, f"the text could not be tokenised: {error.detail}")
+        return self.decide(request, target, None, f"routed by load, the text could not be tokenised: {error.detail}")
+
+    def _by_adapter(self, target: Target, lora: str) -> Mapping[tuple[str, str | None], set[Worker]]:
+        """The workers by what the adapter's name means to them: the label of its blocks, its path."""
+        groups: dict[tuple[str, str | None], set[Worker]] = {}
+        for instance in target.instances:
+            for tracked in instance.workers.values():
+                key = (adapter_label(instance, tracked, lora), instance.adapters.get(lora))
+                groups.setdefault(key, set()).add(tracked.worker)
+        return groups
+
+    @staticmethod
+    def _nobody(candidates: list[Candidate]) -> Problem:
+        why = [{"instance": one.worker.instance, "dp_rank": one.worker.dp_rank, "why": one.why} for one in candidates]
+        return Problem(503, "no eligible instance", extra={"instances": why}, headers={"retry-after": "1"})
+
+
+def _namespace(request: RouteRequest, target: Target) -> str:
+    parts = (target.model, request.lora or target.lora, request.cache_salt, request.extra_key)
+    return "\0".join("" if part is None else part for part in parts)

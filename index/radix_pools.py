@@ -1,0 +1,180 @@
+"""All SGLang workers, each in the pool of its model, page size and unit width, which its stores tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from index.delta import Delta
+from index.event import BlockRemoved, BlockStored
+from index.page_hash import lora_id
+from index.pool import PoolStats, WorkerSpec
+from index.prompt import Prompt, WorkerMatch
+from index.radix import RadixIndex
+from index.radix_namespace import NamespaceRequest, RadixNamespaces
+from index.radix_units import bigrams, reusable_units
+from index.worker import EngineKind, Worker
+
+TOKEN_BYTES = 4
+BIGRAM_BYTES = 8
+
+
+@dataclass(slots=True)
+class _Pool:
+    """A radix index with its namespaces and the workers by slot."""
+
+    model: str
+    index: RadixIndex
+    namespaces: RadixNamespaces
+    names: dict[int, Worker] = field(default_factory=dict)
+    free: list[int] = field(default_factory=list)
+
+    @property
+    def eagle(self) -> bool:
+        return self.index.unit_bytes == BIGRAM_BYTES
+
+
+@dataclass(slots=True)
+class _Member:
+    """A worker's place, and what discovery said of its event format and adapters."""
+
+    spec: WorkerSpec
+    pool: _Pool | None = None
+    slot: int = 0
+    dynamo: bool = False
+    lora_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class RadixPools:
+    """The SGLang side of the index."""
+
+    def __init__(self) -> None:
+        self._members: dict[Worker, _Member] = {}
+        self._pools: dict[tuple[str, int, int], _Pool] = {}
+
+    def __contains__(self, worker: Worker) -> bool:
+        return worker in self._members
+
+    def add(self, worker: Worker, spec: WorkerSpec) -> None:
+        """Take in a worker; it joins a pool with its first store."""
+        self._members[worker] = _Member(spec)
+
+    def respec(self, worker: Worker, spec: WorkerSpec) -> None:
+        """Take over what was learnt of a worker later."""
+        self._members[worker].spec = spec
+
+    def hint(self, worker: Worker, dynamo: bool | None, adapters: Mapping[str, str]) -> None:
+        """What the engine says of itself: whether its event hashes carry the namespace, its adapters' paths by name."""
+        member = self._members[worker]
+        member.dynamo = bool(dynamo)
+        member.lora_ids = {name: (lora_id(name, path),) for name, path in adapters.items()}
+        if member.dynamo and member.pool is not None:
+            member.pool.namespaces.expect_dynamo(member.slot)
+
+    def remove(self, worker: Worker) -> None:
+        """Free a worker and all it alone held."""
+        self._leave(self._members.pop(worker))
+
+    def clear(self, worker: Worker) -> int:
+        """Forget a worker's holdings; returns their number."""
+        member = self._members[worker]
+        return member.pool.index.clear(member.slot) if member.pool else 0
+
+    def restart(self, worker: Worker) -> int:
+        """A new engine process: forget holdings and the pool, which its events will tell again."""
+        cleared = self.clear(worker)
+        self._leave(self._members[worker])
+        return cleared
+
+    def store(self, worker: Worker, event: BlockStored, delta: Delta) -> None:
+        """Apply one store."""
+        member = self._members[worker]
+        if not event.tokens or event.block_size <= 0:
+            if member.pool is None:
+                delta.skip("placeholder")
+                return
+        else:
+            self._place(worker, member, event)
+        pool = member.pool
+        assert pool is not None
+        namespace = ""
+        if event.parent is None:
+            ids = member.lora_ids.get(event.lora_name or "", ())
+            namespace = pool.namespaces.of_root(member.slot, event, ids)
+        pool.index.store(member.slot, event, namespace, delta)
+
+    def drop(self, worker: Worker, event: BlockRemoved, delta: Delta) -> None:
+        """Apply one removal."""
+        member = self._members[worker]
+        if member.pool is not None:
+            member.pool.index.remove(member.slot, event, delta)
+
+    def match(
+        self, model: str, prompt: Prompt, only: Collection[Worker], lora_path: str | None
+    ) -> Iterator[WorkerMatch]:
+        """The matches of those of `only` that hold pages, each in its own pool."""
+        for pool in [pool for (of, _, _), pool in self._pools.items() if of == model]:
+            slots = sum(1 << slot for slot, worker in pool.names.items() if worker in only)
+            if not slots:
+                continue
+            tokens = bigrams(prompt.tokens) if pool.eagle else prompt.tokens
+            namespaces = pool.namespaces.of_request(tokens, _request(prompt, lora_path))
+            for held in pool.index.match(tokens, namespaces, slots):
+                reusable = reusable_units(held.units, prompt.length, pool.index.page_size, eagle=pool.eagle)
+                yield WorkerMatch(pool.names[held.slot], held.units, reusable, held.by_medium)
+
+    def counts(self, worker: Worker) -> tuple[int, int, int, int]:
+        """Held pages per medium (gpu, cpu, disk, other)."""
+        member = self._members[worker]
+        return member.pool.index.pages(member.slot) if member.pool else (0, 0, 0, 0)
+
+    def block_size(self, worker: Worker) -> int | None:
+        """Tokens per page as the events tell it; None before any."""
+        pool = self._members[worker].pool
+        return pool.index.page_size if pool else None
+
+    def parked(self, worker: Worker) -> int:
+        """Stores that wait for their parent."""
+        member = self._members[worker]
+        return member.pool.index.parked(member.slot) if member.pool else 0
+
+    def stats(self) -> Iterator[PoolStats]:
+        """The size of every pool that has workers."""
+        for (model, size, _), pool in self._pools.items():
+            holders = sum(sum(pool.index.pages(slot)) for slot in pool.names)
+            pages, size_bytes = pool.index.page_count, pool.index.size_bytes
+            yield PoolStats(model, EngineKind.SGLANG, size, len(pool.names), pages, holders, size_bytes)
+
+    def _place(self, worker: Worker, member: _Member, event: BlockStored) -> None:
+        """Into the pool of the event's page size and units; a worker that changes them begins anew there."""
+        units = BIGRAM_BYTES if event.bigrams else TOKEN_BYTES
+        place = (member.spec.model, event.block_size, units)
+        pool = self._pools.get(place)
+        if pool is not None and pool is member.pool:
+            return
+        self._leave(member)
+        if pool is None:
+            page_bytes = event.block_size * units
+            pool = _Pool(member.spec.model, RadixIndex(event.block_size, units), RadixNamespaces(page_bytes))
+            self._pools[place] = pool
+        member.pool, member.slot = pool, pool.free.pop() if pool.free else len(pool.names)
+        pool.names[member.slot] = worker
+        pool.index.add(member.slot)
+        if member.dynamo:
+            pool.namespaces.expect_dynamo(member.slot)
+
+    def _leave(self, member: _Member) -> None:
+        pool, member.pool = member.pool, None
+        if pool is None:
+            return
+        pool.index.drop(member.slot)
+        pool.namespaces.forget(member.slot)
+        del pool.names[member.slot]
+        pool.free.append(member.slot)
+        if not pool.names:
+            self._pools.pop((pool.model, pool.index.page_size, pool.index.unit_bytes))
+
+
+def _request(prompt: Prompt, lora_path: str | None) -> NamespaceRequest:
+    ids = () if prompt.lora is None or lora_path is None else (lora_id(prompt.lora, lora_path),)
+    return NamespaceRequest(prompt.lora, prompt.cache_salt, prompt.extra_key, ids)

@@ -1,0 +1,185 @@
+"""The shape of the radix tree: growing, cutting, splitting and joining runs, with the page table kept in step.
+
+Splitting and joining cost what the smaller side holds: it is the one whose node, and so whose entries in the page
+table, change.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from index.page_table import PageTable
+from index.radix_node import NOBODY, Masks, Node, slots_of
+
+NODE_BYTES = 520  # a node's own objects: headers, slots, dict of children, its key above
+HOLDING_BYTES = 56  # its place in one worker's set
+
+
+class RadixTree:
+    """Nodes, their roots by namespace, and per slot the nodes it holds.
+
+    `page_count` and `node_count` leave the roots out. Callers change a node's masks with `set_masks` and call `settle`
+    afterwards, which takes out what nobody needs and joins what need not be apart.
+    """
+
+    def __init__(self, page_bytes: int) -> None:
+        self.page_bytes = page_bytes
+        self.roots: dict[str, Node] = {}
+        self.holdings: dict[int, set[Node]] = {}
+        self.page_count = 0
+        self.node_count = 0
+        self._nodes: list[Node] = [_nowhere()]
+        self._free: list[int] = []
+        self.table = PageTable(self._nodes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Our own memory, estimated; 0 when nothing is held."""
+        holdings = sum(map(len, self.holdings.values()))
+        pages = self.page_count * (self.page_bytes + 8)
+        nodes = (self.node_count + len(self.roots)) * NODE_BYTES
+        return pages + nodes + holdings * HOLDING_BYTES + self.table.size_bytes
+
+    def root(self, namespace: str) -> Node:
+        """The root of a namespace, made when it is not there."""
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self.roots[namespace] = _nowhere()
+            root.namespace = namespace
+        return root
+
+    def grow(self, node: Node, tokens: bytes, hashes: array[int]) -> tuple[Node, list[int]]:
+        """Hang a new leaf, held by nobody, below `node`; answers it and the indices of pages the table did not take."""
+        leaf = self._new(node, node.start + len(node.hashes), tokens, hashes, NOBODY)
+        self.page_count += len(hashes)
+        return leaf, self.table.insert(leaf, 0, len(hashes))
+
+    def extend(self, leaf: Node, tokens: bytes, hashes: array[int]) -> list[int]:
+        """Lengthen a leaf in place; answers as `grow`."""
+        first = len(leaf.hashes)
+        leaf.tokens += tokens
+        leaf.hashes = leaf.hashes + hashes  # not in place: a new array has no spare room
+        self.page_count += len(hashes)
+        return self.table.insert(leaf, first, len(leaf.hashes))
+
+    def cut(self, leaf: Node, at: int) -> None:
+        """Take the pages from index `at` on off a leaf; `settle` takes an empty one away."""
+        self.table.discard(leaf, at)
+        self.page_count -= len(leaf.hashes) - at
+        if at:
+            leaf.tokens = leaf.tokens[: at * self.page_bytes]
+            leaf.hashes = leaf.hashes[:at]
+        else:
+            self._unhang(leaf)
+
+    def set_masks(self, node: Node, masks: Masks) -> None:
+        """Say who holds the node, in every medium."""
+        before = node.held
+        node.masks = masks
+        after = node.held
+        for slot in slots_of(after & ~before):
+            self.holdings[slot].add(node)
+        for slot in slots_of(before & ~after):
+            self.holdings[slot].discard(node)
+
+    def split(self, node: Node, at: int) -> tuple[Node, Node]:
+        """Cut a node in two before page `at`, both with its holders; one of the two is the same object."""
+        cut = at * self.page_bytes
+        tokens, hashes, parent = node.tokens, node.hashes, node.parent
+        assert parent is not None
+        assert 0 < at < len(hashes)
+        if at <= len(hashes) - at + len(node.children):
+            head = self._new(parent, node.start, tokens[:cut], hashes[:at], node.masks)
+            node.parent, node.start, node.tokens, node.hashes = head, node.start + at, tokens[cut:], hashes[at:]
+            head.children[self._key(node)] = node
+            self.table.move(head.hashes, head.start, node.id, head.id)
+            return head, node
+        children, node.children = node.children, {}
+        node.tokens, node.hashes = tokens[:cut], hashes[:at]
+        tail = self._new(node, node.start + at, tokens[cut:], hashes[at:], node.masks)
+        _adopt(tail, children)
+        self.table.move(tail.hashes, tail.start, node.id, tail.id)
+        return node, tail
+
+    def settle(self, node: Node) -> None:
+        """After a change at `node`: take out runs nobody holds and nothing hangs on, join those with equal holders."""
+        while node.parent is not None and not node.children and not node.held:
+            parent = node.parent
+            self.cut(node, 0)
+            node = parent
+        if node.parent is None:
+            if node.namespace is not None and not node.children:
+                self.roots.pop(node.namespace, None)
+            return
+        if len(node.children) == 1:
+            (child,) = node.children.values()
+            if child.masks == node.masks:
+                node = self._join(node, child)
+                if not node.held and not node.children:  # two runs that the same clear emptied
+                    self.settle(node)
+                    return
+        above = node.parent
+        if above is not None and above.parent is not None and len(above.children) == 1 and above.masks == node.masks:
+            self._join(above, node)
+
+    def _join(self, upper: Node, lower: Node) -> Node:
+        """Make one node of two with the same holders; answers the one that stays."""
+        if len(upper.hashes) <= len(lower.hashes) + len(lower.children):
+            stays, goes = lower, upper
+            self.table.move(upper.hashes, upper.start, upper.id, lower.id)
+            lower.start, lower.parent = upper.start, upper.parent
+            assert upper.parent is not None
+            upper.parent.children[self._key(upper)] = lower
+        else:
+            stays, goes = upper, lower
+            self.table.move(lower.hashes, lower.start, lower.id, upper.id)
+            _adopt(upper, lower.children)
+        tokens, hashes = upper.tokens + lower.tokens, upper.hashes + lower.hashes
+        stays.tokens, stays.hashes = tokens, hashes
+        self._forget(goes)
+        return stays
+
+    def _new(self, parent: Node, start: int, tokens: bytes, hashes: array[int], masks: Masks) -> Node:
+        node = Node(parent, start, tokens, hashes, masks)
+        parent.children[self._key(node)] = node
+        if self._free:
+            node.id = self._free.pop()
+            self._nodes[node.id] = node
+        else:
+            node.id = len(self._nodes)
+            self._nodes.append(node)
+        self.node_count += 1
+        for slot in slots_of(node.held):
+            self.holdings[slot].add(node)
+        return node
+
+    def _unhang(self, leaf: Node) -> None:
+        assert leaf.parent is not None
+        assert not leaf.children
+        del leaf.parent.children[self._key(leaf)]
+        self._forget(leaf)
+
+    def _forget(self, node: Node) -> None:
+        """Free a node that no entry of the table names any more."""
+        for slot in slots_of(node.held):
+            self.holdings[slot].discard(node)
+        node.parent, node.children = None, {}
+        self._nodes[node.id] = self._nodes[0]
+        self._free.append(node.id)
+        self.node_count -= 1
+        if not self.node_count:
+            del self._nodes[1:]
+            self._free.clear()
+
+    def _key(self, node: Node) -> bytes:
+        return node.tokens[: self.page_bytes]
+
+
+def _nowhere() -> Node:
+    return Node(None, 0, b"", array("q"), NOBODY)
+
+
+def _adopt(parent: Node, children: dict[bytes, Node]) -> None:
+    parent.children = children
+    for child in children.values():
+        child.parent = parent
