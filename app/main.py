@@ -73,7 +73,7 @@ def build(settings: Settings) -> Service:
     )
     around = Surroundings(
         settings=settings,
-        limits=settings.listener.limits(),
+        limits=settings.listener.listener(),
         fleet=fleet,
         index=index,
         identities=Identities(settings),

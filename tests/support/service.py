@@ -1,0 +1,111 @@
+"""The real service for tests: the application under a real uvicorn on a free port of 127.0.0.1, in a thread."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+
+from app.main import create_app
+from app.service import Service
+from app.settings import Settings
+
+READY_S = 10.0
+
+
+class Running:
+    """A running service and a client for it."""
+
+    def __init__(self, url: str, service: Service) -> None:
+        self.url = url
+        self.service = service
+        self.http = httpx.Client(base_url=url, timeout=10.0, trust_env=False)
+
+    def route(self, tokens: list[int], **fields: Any) -> dict[str, Any]:
+        """`POST /route` with explanation; the answer of a 200."""
+        answer = self.http.post("/route", json={"token_ids": tokens, "explain": True, **fields})
+        assert answer.status_code == 200, answer.text
+        body: dict[str, Any] = answer.json()
+        return body
+
+    def candidates(self, tokens: list[int], **fields: Any) -> dict[str, dict[str, Any]]:
+        """`POST /index/match`: the first rank's candidate by instance."""
+        answer = self.http.post("/index/match", json={"token_ids": tokens, **fields})
+        assert answer.status_code == 200, answer.text
+        return {one["instance"]: one for one in answer.json()["candidates"] if one["dp_rank"] == 0}
+
+    def instance(self, instance_id: str) -> dict[str, Any]:
+        """One instance as the service shows it."""
+        answer = self.http.get(f"/instances/{instance_id}")
+        assert answer.status_code == 200, answer.text
+        body: dict[str, Any] = answer.json()
+        return body
+
+    def worker(self, instance_id: str) -> dict[str, Any]:
+        """The first rank of an instance."""
+        worker: dict[str, Any] = self.instance(instance_id)["workers"][0]
+        return worker
+
+    def metric(self, line_start: str) -> float:
+        """The value of the only series whose text starts so; 0 when there is none."""
+        lines = [line for line in self.http.get("/metrics").text.splitlines() if line.startswith(line_start)]
+        assert len(lines) <= 1, lines
+        return float(lines[0].rpartition(" ")[2]) if lines else 0.0
+
+    def wait_for_seq(self, instance_id: str, seq: int, timeout_s: float = 10.0) -> None:
+        """Until the batch `seq` of an instance's first rank is applied."""
+        wait_until(lambda: self.worker(instance_id)["seq"] == seq, timeout_s, lambda: self.worker(instance_id))
+
+    def wait_for_state(self, instance_id: str, state: str, timeout_s: float = 10.0) -> None:
+        """Until an instance's first rank is in a state."""
+        wait_until(lambda: self.worker(instance_id)["state"] == state, timeout_s, lambda: self.worker(instance_id))
+
+
+@contextmanager
+def serving(settings: Settings | dict[str, Any]) -> Iterator[Running]:
+    """Run the service with these settings; everything is closed afterwards."""
+    app = create_app(settings if isinstance(settings, Settings) else Settings.model_validate(settings))
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), name="service", daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: server.started, READY_S, lambda: "the service did not start")
+        running = Running(f"http://127.0.0.1:{listening.getsockname()[1]}", app.state.service)
+        try:
+            yield running
+        finally:
+            running.http.close()
+    finally:
+        server.should_exit = True
+        thread.join(READY_S)
+        listening.close()
+        assert not thread.is_alive()
+
+
+def wait_until(true: Callable[[], bool], timeout_s: float, about: Callable[[], object] = lambda: "") -> None:
+    """Poll until `true`; fails with `about` after the time limit."""
+    end = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end, about()
+        time.sleep(0.005)
+
+
+def free_url() -> str:
+    """A URL of this machine where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def u32(tokens: list[int]) -> bytes:
+    """Token ids as the octet-stream form of a body."""
+    return array("I", tokens).tobytes()
