@@ -1,0 +1,356 @@
+"""One worker's event stream put in order: every batch once, restarts seen, holes filled or owned up to. Sans-IO.
+
+The numbers are those of vLLM's and SGLang's ZmqEventPublisher: from 0 per process, one per batch, 8 bytes; a restarted
+process starts at 0 again and nothing on the wire names it. A replay serves the last `buffer_steps` batches; its end
+marker comes even when batches before it were dropped.
+
+Fed with what sockets and clock say, a Sequence offers `take()` (what the consumer should know) and, as wishes for the
+shell, `ask` (the replay request that should be under way), `inquiry` (a fingerprint wanted) and `deadline()`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal
+
+from engine.asking import Ask, Asking
+from engine.backlog import Applied, Backlog, Held
+from engine.stream import Batch, Clear, Gap, Link, ListenerLimits, Position, Signal
+from index.worker import Trust
+
+_FLOAT64 = struct.Struct(">d")
+
+
+def engine_time(payload: bytes) -> float | None:
+    """The engine's clock in seconds at the head of a batch `[ts, events, ...]`; None in any other form."""
+    if len(payload) < 10 or payload[0] & 0xF0 != 0x90 or payload[0] < 0x92 or payload[1] != 0xCB:
+        return None
+    ts: float = _FLOAT64.unpack_from(payload, 2)[0]
+    return ts if math.isfinite(ts) else None
+
+
+class Sequence:
+    """The state of one stream. Never emits a batch twice or out of order; a loss that cannot be made good is a `Clear`.
+
+    `replay` tells whether the publisher can be asked at all. With `resume`, the consumer already holds a worker's
+    blocks up to a position: they stay if the engine's fingerprint is still the same.
+    """
+
+    def __init__(
+        self,
+        limits: ListenerLimits,
+        replay: bool,
+        resume: Position | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._limits = limits
+        self._replay = replay
+        self._signals: list[Signal] = []
+        # order
+        self._reason = "start"
+        self._fresh = resume is None  # nothing applied since the last beginning
+        self._decided = False  # the Clear of that beginning was emitted
+        self._trust = Trust.PARTIAL if resume is None else resume.trust
+        self._expected = 0 if resume is None else resume.next_seq
+        self._next_live: int | None = None
+        self._newest: tuple[int, float] | None = None  # highest number seen and its engine time
+        self._backlog = Backlog(limits.held_batches, limits.held_bytes)
+        self._applied = Applied(limits.remembered_batches)
+        # asking
+        self._asking = Asking(limits, jitter)
+        self._decide_at: float | None = None
+        self._resynced_at: float | None = None
+        self._resync_useless = False
+        self.resync_requests: Counter[str] = Counter()
+        # link and process
+        self._link: Literal["new", "up", "down", "doubt"] = "new" if resume is None else "down"
+        self._doubt_until = 0.0
+        self._unsorted: list[tuple[int, bytes]] = []
+        self._unsorted_bytes = 0
+        self._known = None if resume is None else resume.fingerprint
+        self._inquiries = 0
+        self._inquire_from = 0.0
+        self.inquiry: int | None = None
+
+    # What the shell and the consumer read
+
+    def take(self) -> list[Signal]:
+        """Everything to tell the consumer since the last call, in order."""
+        signals, self._signals = self._signals, []
+        return signals
+
+    @property
+    def ask(self) -> Ask | None:
+        """The replay request that should be under way; another `id` means the former one is abandoned."""
+        return self._asking.current
+
+    def deadline(self) -> float | None:
+        """When `tick` is next needed, if nothing else happens."""
+        doubt = self._doubt_until if self._link == "doubt" else None
+        return min((t for t in (doubt, self._decide_at, self._asking.deadline()) if t is not None), default=None)
+
+    @property
+    def position(self) -> Position | None:
+        """Where a later Sequence could resume; None while nothing of the present process was applied."""
+        return None if self._fresh else Position(self._expected, self._known, self._trust)
+
+    # What the sockets and the clock say
+
+    def live(self, seq: int, payload: bytes, now: float) -> None:
+        """A message of the event socket."""
+        if self._link in ("down", "doubt"):
+            self._set_aside(seq, payload, now)
+            return
+        self._asking.live(now)
+        ts = engine_time(payload)
+        if seq < self._floor():
+            if self._is_known(seq, payload):
+                return
+            self._restart()
+        elif self._steps_back(ts):
+            self._restart()
+        if self._next_live is not None and seq > self._floor():
+            self._note_gap(seq - self._floor(), now)
+        self._next_live = seq + 1
+        self._note_time(seq, ts)
+        self._take_in(seq, payload, now)
+
+    def replayed(self, ask_id: int, seq: int, payload: bytes, now: float) -> None:
+        """A batch of the answer to a replay request."""
+        if self._asking.current is None or self._asking.current.id != ask_id:
+            return
+        self._asking.answered(now)
+        if seq < self._expected:
+            return
+        if seq == self._expected:
+            self._asking.progressed = True
+            self._apply(seq, payload, replayed=True)
+            self._drain()
+        elif self._backlog.put(seq, Held(payload, replayed=True)) and self._fresh:
+            self._resync_useless = True  # 0 has left the publisher's buffer: the answer begins with what is there
+            self._asking.progressed = True
+            self._give_up_hole()
+
+    def replay_end(self, ask_id: int, now: float) -> None:
+        """The end marker of an answer: no proof that the answer was complete."""
+        if self._asking.current is not None and self._asking.current.id == ask_id:
+            self._answer_over(now, marker=True)
+
+    def link_up(self, now: float) -> None:
+        """The event socket's handshake succeeded."""
+        if self._link in ("up", "doubt"):
+            return
+        self._signals.append(Link(True))
+        self._inquire()
+        if self._link == "new":
+            self._link = "up"
+            self._go_on(now)
+        else:
+            self._link = "doubt"
+            self._doubt_until = now + self._limits.fingerprint_s
+
+    def link_down(self) -> None:
+        """The event socket was disconnected. What it still held must have been fed before."""
+        if self._link in ("up", "doubt"):
+            self._signals.append(Link(False))
+            self._link = "down"
+        self.inquiry = None
+        self._decide_at = None
+        self._unsorted.clear()
+        self._unsorted_bytes = 0
+        self._asking.stop()
+
+    def verdict(self, inquiry: int, fingerprint: str | None, now: float) -> None:
+        """The answer to an inquiry: what identifies the engine's process, or None when that cannot be told."""
+        if inquiry != self.inquiry:
+            return
+        self.inquiry = None
+        known, self._known = self._known, fingerprint if fingerprint is not None else self._known
+        if self._link == "doubt":
+            self._known = fingerprint
+            self._end_doubt(same=fingerprint is not None and fingerprint == known, now=now)
+        elif known is not None and fingerprint is not None and fingerprint != known:
+            self._begin("restart")
+            self._go_on(now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        if self._link == "doubt" and now >= self._doubt_until and self.inquiry is not None:
+            self.verdict(self.inquiry, None, now)
+        if self._asking.expired(now):
+            self._answer_over(now, marker=False)
+        if self._asking.due(now):
+            self._send_ask(now)
+            if self._known is None and self.inquiry is None:
+                self._inquire()
+        if self._decide_at is not None and now >= self._decide_at:
+            self._decide(Trust.PARTIAL)
+
+    def resync(self, reason: str, now: float) -> bool:
+        """Forget and replay from 0. False (and nothing happens): it was done lately, or it would show nothing new."""
+        self.resync_requests[reason] += 1
+        lately = self._resynced_at is not None and now - self._resynced_at < self._limits.resync_s
+        if not self._replay or self._link != "up" or self._fresh or self._resync_useless or lately:
+            return False
+        next_live, newest = self._next_live, self._newest
+        self._begin(reason)
+        self._next_live, self._newest = next_live, newest  # still the same process
+        self._resync_useless = True
+        self._resynced_at = now
+        self._send_ask(now)
+        return True
+
+    # Order
+
+    def _floor(self) -> int:
+        """The lowest number that a live batch of this process can still have."""
+        return max(self._expected, self._next_live or 0)
+
+    def _is_known(self, seq: int, payload: bytes) -> bool:
+        held = self._backlog.get(seq)
+        return self._applied.has(seq, payload) or (held is not None and held.payload == payload)
+
+    def _steps_back(self, ts: float | None) -> bool:
+        return ts is not None and self._newest is not None and ts < self._newest[1] - self._limits.clock_step_s
+
+    def _note_time(self, seq: int, ts: float | None) -> None:
+        if ts is not None and (self._newest is None or seq >= self._newest[0]):
+            self._newest = (seq, ts)
+
+    def _note_gap(self, missing: int, now: float) -> None:
+        """Behind a proxy a gap may hide a restart that no disconnect has shown: look who is there."""
+        self._signals.append(Gap(missing))
+        if self._known is not None and self.inquiry is None and now >= self._inquire_from:
+            self._inquire_from = now + self._limits.inquiry_s
+            self._inquire()
+
+    def _take_in(self, seq: int, payload: bytes, now: float) -> None:
+        if seq != self._expected:
+            while not self._backlog.put(seq, Held(payload, replayed=False)):
+                self._give_up_hole()
+        if seq == self._expected:
+            self._apply(seq, payload, replayed=False)
+        self._drain()
+        self._mind_hole(now)
+
+    def _apply(self, seq: int, payload: bytes, replayed: bool) -> None:
+        if self._fresh:
+            self._open(seq)
+        self._expected = seq + 1
+        self._applied.add(seq, payload)
+        if replayed:
+            self._note_time(seq, engine_time(payload))
+        self._signals.append(Batch(seq, payload, replayed))
+
+    def _drain(self) -> None:
+        while (held := self._backlog.pop(self._expected)) is not None:
+            self._apply(self._expected, held.payload, held.replayed)
+
+    def _open(self, first_seq: int) -> None:
+        """The first batch since a beginning says what is known of the process."""
+        trust = Trust.EXACT if first_seq == 0 else Trust.PARTIAL
+        if not self._decided:
+            self._decide(trust)
+        elif trust is not self._trust:  # nothing is held yet, only the trust was guessed too low or too high
+            self._trust = trust
+            self._signals.append(Clear("start" if trust is Trust.EXACT else "gap", trust))
+        self._fresh = False
+
+    def _decide(self, trust: Trust) -> None:
+        self._decided = True
+        self._decide_at = None
+        self._trust = trust
+        self._signals.append(Clear(self._reason, trust))
+
+    def _give_up_hole(self) -> None:
+        """What is missing is gone for good: never over-claim, go on with the next batch there is."""
+        first = self._backlog.first()
+        assert first is not None
+        if not self._fresh:
+            self._trust = Trust.PARTIAL
+            self._resync_useless = False
+            self._signals.append(Clear("gap", Trust.PARTIAL))
+        self._expected = first
+        self._asking.fruitless = 0
+        self._drain()
+
+    # Asking
+
+    def _mind_hole(self, now: float) -> None:
+        if not self._replay:
+            while self._backlog:
+                self._give_up_hole()
+        elif self._backlog and not self._asking.waiting:
+            self._send_ask(now)
+
+    def _send_ask(self, now: float) -> None:
+        self._asking.send(self._expected, now, hunting=self._fresh or len(self._backlog) > 0)
+
+    def _answer_over(self, now: float, marker: bool) -> None:
+        self._asking.finish()
+        if self._backlog:
+            if self._asking.exhausted:
+                self._give_up_hole()
+            if self._backlog:
+                self._asking.again(now)
+                return
+        elif not marker and (self._asking.progressed or (self._fresh and not self._asking.exhausted)):
+            self._asking.again(now)
+            return
+        if self._fresh and not self._decided and self._reason != "start":
+            self._decide(Trust.EXACT if marker else Trust.PARTIAL)
+        self._asking.rest(now)
+
+    def _go_on(self, now: float) -> None:
+        """The link is up and the process known as far as it can be: close the hole since the last batch."""
+        if self._replay:
+            self._asking.settle(now)
+            if not self._asking.waiting:
+                self._send_ask(now)
+        elif self._fresh and not self._decided and self._reason != "start":
+            self._decide_at = now + self._limits.settle_s
+
+    # Processes
+
+    def _begin(self, reason: str) -> None:
+        """Start over at 0, as with a process never met. The Clear comes with what is found."""
+        if self._decided or not self._fresh or self._reason != "start":
+            self._reason = reason
+        self._fresh, self._decided = True, False
+        self._expected = 0
+        self._next_live = None
+        self._newest = None
+        self._resync_useless = False
+        self._backlog.clear()
+        self._applied.clear()
+        self._asking.forget()
+
+    def _restart(self) -> None:
+        self._begin("restart")
+        self._known = None
+        self._inquire()
+
+    def _inquire(self) -> None:
+        self._inquiries += 1
+        self.inquiry = self._inquiries
+
+    def _end_doubt(self, same: bool, now: float) -> None:
+        self._link = "up"
+        unsorted, self._unsorted, self._unsorted_bytes = self._unsorted, [], 0
+        if not same:
+            self._begin("reconnect")
+        for seq, payload in unsorted:
+            self.live(seq, payload, now)
+        self._go_on(now)
+
+    def _set_aside(self, seq: int, payload: bytes, now: float) -> None:
+        """Whose batch this is will be known with the verdict."""
+        self._unsorted.append((seq, payload))
+        self._unsorted_bytes += len(payload)
+        full = len(self._unsorted) >= self._limits.held_batches or self._unsorted_bytes >= self._limits.held_bytes
+        if full and self.inquiry is not None:
+            self.verdict(self.inquiry, None, now)
