@@ -14,12 +14,14 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from app.settings import LogSettings
-from app.shown import json_safe, shown
+from app.shown import encodable, json_safe, shown
 
 _QUIET = ("httpx", "httpcore", "asyncio")
 """Libraries whose entries below a warning say nothing about the fleet."""
 
 _TEXT_CHARS = 1000
+_CONSOLE = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+"""Without the values of local variables, which may hold prompts."""
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
@@ -71,10 +73,7 @@ class Repeats:
 
 
 def _renderers(form: str) -> list[Processor]:
-    if form == "text":
-        plain = structlog.dev.plain_traceback
-        return [_one_line_values, structlog.dev.ConsoleRenderer(colors=False, exception_formatter=plain)]
-    return [structlog.processors.format_exc_info, _json_line]
+    return [_one_line_values, _text_line] if form == "text" else [structlog.processors.format_exc_info, _json_line]
 
 
 def _json_line(_: WrappedLogger, __: str, entry: EventDict) -> str:
@@ -88,6 +87,10 @@ def _one_line_values(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
         key: value if key == "exc_info" or isinstance(value, float) else shown(value, _TEXT_CHARS)
         for key, value in entry.items()
     }
+
+
+def _text_line(logger: WrappedLogger, method: str, entry: EventDict) -> str:
+    return encodable(_CONSOLE(logger, method, entry))
 
 
 def _install(handler: logging.Handler, settings: LogSettings) -> None:
