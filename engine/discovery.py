@@ -1,0 +1,48 @@
+"""Learning from an engine over HTTP where its KV events are and what else it says about itself."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import httpx
+
+from engine.endpoint import rank_endpoint
+from engine.facts import EngineFacts
+from engine.http_answer import EngineUnreachable
+from engine.inquiry import Inquiry
+from engine.sglang_facts import sglang_facts, sglang_fingerprint
+from engine.vllm_facts import vllm_facts, vllm_fingerprint
+from index.worker import EngineKind
+
+__all__ = ["EngineFacts", "EngineUnreachable", "discover", "fingerprint", "rank_endpoint"]
+
+
+async def discover(client: httpx.AsyncClient, kind: EngineKind, url: str, timeout_s: float) -> EngineFacts:
+    """Everything the engine at `url` tells. Each question takes at most `timeout_s`; some may fail.
+
+    EngineUnreachable when not one was answered.
+    """
+    inquiry = Inquiry(client, url, timeout_s)
+    match kind:
+        case EngineKind.VLLM:
+            return await vllm_facts(inquiry)
+        case EngineKind.SGLANG:
+            return await sglang_facts(inquiry)
+        case _:
+            assert_never(kind)
+
+
+async def fingerprint(client: httpx.AsyncClient, kind: EngineKind, url: str, timeout_s: float) -> str | None:
+    """A text that another process of the same engine does not have; None when the engine does not tell.
+
+    vLLM: `process_start_time_seconds` of `/metrics` (absent with several API server processes). SGLang: the durations
+    of its start in `/server_info` (absent in old releases).
+    """
+    inquiry = Inquiry(client, url, timeout_s)
+    match kind:
+        case EngineKind.VLLM:
+            return await vllm_fingerprint(inquiry)
+        case EngineKind.SGLANG:
+            return await sglang_fingerprint(inquiry)
+        case _:
+            assert_never(kind)

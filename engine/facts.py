@@ -1,0 +1,28 @@
+"""What an engine says about itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class EngineFacts(NamedTuple):
+    """Everything learnt from one engine over HTTP. None, or an empty mapping: the engine did not say.
+
+    `events` and `replay` are endpoints per data-parallel rank, ready to be dialled. `block_size` is in tokens (vLLM: of
+    the command line or backend, without context parallelism; events know better). `fingerprint` differs between
+    processes of the same engine. `adapters` are LoRA names with their paths. `dynamo_format` tells whether SGLang's
+    event hashes carry the namespace. `warning` says in words what an operator should change.
+    """
+
+    version: str | None
+    events: dict[int, str]
+    replay: dict[int, str]
+    topic: str | None
+    block_size: int | None
+    dp_size: int | None
+    prefix_match_unit: int | None
+    fingerprint: str | None
+    adapters: dict[str, str]
+    models: tuple[str, ...]
+    dynamo_format: bool | None
+    warning: str | None

@@ -1,0 +1,90 @@
+"""HTTP calls to engines: limited in time and size, and with two ways to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import httpx
+import msgspec
+
+ANSWER_LIMIT_BYTES = 8 << 20
+
+
+class EngineUnreachable(Exception):
+    """There is no HTTP answer: nobody listens, the connection broke, or (`timed_out`) it took too long."""
+
+    def __init__(self, detail: str, *, timed_out: bool = False) -> None:
+        super().__init__(detail)
+        self.timed_out = timed_out
+
+
+class UnusableAnswer(Exception):
+    """There is an answer, but not the expected one: another status than 200, too long, or not JSON."""
+
+
+class Answer(NamedTuple):
+    """A whole HTTP answer of any status."""
+
+    status: int
+    body: bytes
+
+
+async def fetch(
+    client: httpx.AsyncClient,
+    url: str,
+    timeout_s: float,
+    *,
+    post: bytes | None = None,
+    limit_bytes: int = ANSWER_LIMIT_BYTES,
+) -> Answer:
+    """GET, or POST of JSON bytes. `timeout_s` covers the whole exchange. Redirects are answers, not followed."""
+    method = "GET" if post is None else "POST"
+    headers = {"accept-encoding": "identity"} | ({} if post is None else {"content-type": "application/json"})
+    try:
+        async with asyncio.timeout(timeout_s):
+            stream = client.stream(
+                method, url, content=post, headers=headers, timeout=timeout_s, follow_redirects=False
+            )
+            async with stream as answer:
+                return Answer(answer.status_code, await _read(answer, limit_bytes))
+    except (TimeoutError, httpx.TimeoutException):
+        raise EngineUnreachable(f"no answer from {url} within {timeout_s:g} s", timed_out=True) from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise EngineUnreachable(f"no answer from {url}: {str(error) or type(error).__name__}") from error
+
+
+async def fetch_text(client: httpx.AsyncClient, url: str, timeout_s: float) -> str:
+    """The text of a 200 answer; bytes that are not UTF-8 are replaced."""
+    answer = await fetch(client, url, timeout_s)
+    if answer.status != httpx.codes.OK:
+        raise UnusableAnswer(f"{url} answered {answer.status}")
+    return answer.body.decode("utf-8", "replace")
+
+
+async def fetch_object(client: httpx.AsyncClient, url: str, timeout_s: float) -> dict[str, object]:
+    """The JSON object of a 200 answer."""
+    answer = await fetch(client, url, timeout_s)
+    if answer.status != httpx.codes.OK:
+        raise UnusableAnswer(f"{url} answered {answer.status}")
+    return json_object(answer.body, url)
+
+
+def json_object(body: bytes, source: str) -> dict[str, object]:
+    """`body` as a JSON object; UnusableAnswer names `source`."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise UnusableAnswer(f"{source} answered something that is not JSON") from None
+    if not isinstance(value, dict):
+        raise UnusableAnswer(f"{source} answered JSON that is not an object")
+    return value
+
+
+async def _read(answer: httpx.Response, limit_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in answer.aiter_bytes():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise UnusableAnswer(f"{answer.url} answered more than {limit_bytes} bytes")
+    return bytes(body)

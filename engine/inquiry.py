@@ -1,0 +1,53 @@
+"""A round of questions to one engine, of which some may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import httpx
+
+from engine.http_answer import EngineUnreachable, UnusableAnswer, fetch_object, fetch_text
+
+T = TypeVar("T")
+
+
+class Inquiry:
+    """Questions to one engine. A question that fails gives None and is remembered; each takes at most `timeout_s`.
+
+    `reached` tells whether any HTTP answer came back, also an unusable one.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, url: str, timeout_s: float) -> None:
+        self.url = url.rstrip("/")
+        self.reached = False
+        self._client = client
+        self._timeout_s = timeout_s
+        self._answered = False
+        self._failures: list[str] = []
+
+    async def ask(self, path: str) -> dict[str, object] | None:
+        """The JSON object at `path`."""
+        return await self._answer(fetch_object(self._client, self.url + path, self._timeout_s))
+
+    async def read(self, path: str) -> str | None:
+        """The text at `path`."""
+        return await self._answer(fetch_text(self._client, self.url + path, self._timeout_s))
+
+    def require_answer(self) -> None:
+        """EngineUnreachable with every failure when no question was answered."""
+        if not self._answered:
+            raise EngineUnreachable("; ".join(self._failures))
+
+    async def _answer(self, question: Awaitable[T]) -> T | None:
+        try:
+            answer = await question
+        except UnusableAnswer as error:
+            self.reached = True
+            self._failures.append(str(error))
+            return None
+        except EngineUnreachable as error:
+            self._failures.append(str(error))
+            return None
+        self.reached = self._answered = True
+        return answer

@@ -1,0 +1,86 @@
+"""Loads of both engines: per rank, and what is not known is None."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from engine.load import EngineLoad, read_load
+from index.worker import EngineKind
+from tests.support.fake_engine import HTML, FakeEngine, RankLoad, Reply
+
+BUSY = {0: RankLoad(3, 1, 0.5), 1: RankLoad(0, 0, 0.0)}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+        yield client
+
+
+async def load(client: httpx.AsyncClient, engine: FakeEngine) -> dict[int, EngineLoad]:
+    return await read_load(client, engine.kind, engine.url, 5)
+
+
+async def test_vllm_reports_every_rank_and_its_sleep(client: httpx.AsyncClient) -> None:
+    with FakeEngine(EngineKind.VLLM, loads=BUSY) as engine:
+        assert await load(client, engine) == {
+            0: EngineLoad(3, 1, 0.5, asleep=False),
+            1: EngineLoad(0, 0, 0.0, asleep=False),
+        }
+        engine.asleep = True
+        assert [rank.asleep for rank in (await load(client, engine)).values()] == [True, True]
+
+
+@pytest.mark.parametrize("path", ["/v1/loads", "/metrics"])
+async def test_sglang_reports_every_rank_by_either_way(client: httpx.AsyncClient, path: str) -> None:
+    with FakeEngine(EngineKind.SGLANG, loads=BUSY, dp_size=2) as engine:
+        if path == "/metrics":
+            engine.spoil(Reply('{"detail": "Not Found"}', 404), "/v1/loads")
+        assert await load(client, engine) == {0: EngineLoad(3, 1, 0.5, None), 1: EngineLoad(0, 0, 0.0, None)}
+        assert engine.calls["/metrics"] == (path == "/metrics")
+
+
+async def test_sglang_metrics_of_one_rank_have_no_rank_label(client: httpx.AsyncClient) -> None:
+    with FakeEngine(EngineKind.SGLANG, loads={0: RankLoad(2, 1, 0.25)}) as engine:
+        engine.spoil(HTML, "/v1/loads")
+        assert await load(client, engine) == {0: EngineLoad(2, 1, 0.25, None)}
+
+
+async def test_of_several_tensor_ranks_the_largest_counts(client: httpx.AsyncClient) -> None:
+    page = "".join(f'sglang:num_running_reqs{{tp_rank="{rank}"}} {value}\n' for rank, value in enumerate(("NaN", 5, 2)))
+    with FakeEngine(EngineKind.SGLANG) as engine:
+        engine.spoil(HTML, "/v1/loads")
+        engine.spoil(Reply(page, content_type="text/plain"), "/metrics")
+        assert await load(client, engine) == {0: EngineLoad(5, None, None, None)}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1, None])
+@pytest.mark.parametrize("kind", EngineKind)
+async def test_a_value_that_says_nothing_is_none_never_zero(
+    client: httpx.AsyncClient, kind: EngineKind, bad: float | None
+) -> None:
+    with FakeEngine(kind, loads={0: RankLoad(bad, 2, bad)}) as engine:
+        found = await load(client, engine)
+        assert found[0][:3] == (None, 2, None)
+
+
+async def test_the_sleep_state_of_an_older_vllm_is_not_known(client: httpx.AsyncClient) -> None:
+    page = 'vllm:num_requests_running{model_name="m"} 1\nvllm:num_requests_waiting{engine="x"} 1\n'
+    with FakeEngine(EngineKind.VLLM) as engine:
+        engine.spoil(Reply(page, content_type="text/plain"), "/metrics")
+        assert await load(client, engine) == {0: EngineLoad(1, None, None, None)}
+
+
+@pytest.mark.parametrize("kind", EngineKind)
+async def test_nothing_readable_is_no_load(client: httpx.AsyncClient, kind: EngineKind) -> None:
+    with FakeEngine(kind) as engine:
+        for reply in (HTML, Reply("", 500), Reply("{}"), Reply('{"loads": [1, {"dp_rank": "x"}]}')):
+            engine.spoil(reply)
+            assert await load(client, engine) == {}
+        engine.spoil(Reply("{}", delay_s=1.0))
+        assert await read_load(client, kind, engine.url, 0.1) == {}
+        url = engine.url
+    assert await read_load(client, kind, url, 5) == {}
