@@ -206,4 +206,5 @@ def _wants_prompt_logprobs(fields: RouteFields) -> bool:
     """As vLLM's `to_sampling_params`: echo asks for them too, in chat always (`top_logprobs` is 0 there by default)."""
     if fields.prompt_logprobs is not None:
         return True
-    return fields.echo is True and (fields.messages is not None or fields.logprobs not in (None, False))
+    asked = fields.logprobs is not None and fields.logprobs is not False
+    return fields.echo is True and (asked or fields.messages is not None)
