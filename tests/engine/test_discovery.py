@@ -286,8 +286,8 @@ async def test_nobody_listening_and_slow_answers_are_unreachable_within_the_limi
 
 
 async def test_one_slow_part_costs_only_that_part(client: httpx.AsyncClient, vllm: FakeEngine) -> None:
-    vllm.spoil(Reply("{}", delay_s=1.5), "/v1/models")
-    facts = await discover(client, vllm.kind, vllm.url, 0.5)
+    vllm.spoil(Reply("{}", delay_s=2.0), "/v1/models")
+    facts = await discover(client, vllm.kind, vllm.url, 1.0)
     assert (facts.version, facts.models, len(facts.events)) == ("0.32.0", (), 1)
 
 
