@@ -1,0 +1,288 @@
+"""The command line, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import main
+from app.explain import UnreadableTokens, read_tokens
+from app.version import VERSION
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+hash: {seed: "0"}
+auth: {token: private-word}
+models: {other: {hash: {seed: none}}}
+instances:
+  - {id: "vllm [red]0", engine: vllm, model: org/model, url: "http://vllm-0:8000", events: "tcp://vllm-0:5557"}
+"""
+runner = CliRunner()
+
+Answers = dict[str, tuple[int, Any]]
+Serve = Callable[[Answers], str]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("KVROUTE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def answering() -> Iterator[tuple[Serve, list[tuple[str, dict[str, str], Any]]]]:
+    """Starts an HTTP server that gives fixed answers; the list holds (path, headers, body) of what it was asked."""
+    asked: list[tuple[str, dict[str, str], Any]] = []
+    servers: list[ThreadingHTTPServer] = []
+
+    def serve(answers: Answers) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.answer(None)
+
+            def do_POST(self) -> None:
+                self.answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+            def answer(self, body: Any) -> None:
+                asked.append((self.path, {key.lower(): text for key, text in self.headers.items()}, body))
+                status, content = answers[self.path]
+                raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield serve, asked
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def worker(**values: Any) -> dict[str, Any]:
+    identity = {"status": "verified", "algorithm": "sha256", "seed": "0", "expected": None, "advice": None}
+    return {
+        "dp_rank": 0,
+        "state": "live",
+        "trust": "exact",
+        "lag_s": 0.02,
+        "hash": identity,
+        "wire_errors": {},
+    } | values
+
+
+def fleet(*workers: dict[str, Any], ready: int = 200) -> Answers:
+    instances = [{"id": "vllm [red]0", "draining": False, "workers": list(workers)}]
+    return {
+        "/healthz": (200, {"status": "ok"}),
+        "/readyz": (ready, {"ready": ready == 200, "waiting_for": ["vllm-1"]}),
+        "/instances": (200, {"instances": instances if workers else []}),
+    }
+
+
+def test_version_prints_the_version() -> None:
+    result = runner.invoke(main, ["version"])
+    assert (result.exit_code, result.stdout.strip()) == (0, VERSION)
+
+
+def test_config_check_shows_what_is_set_but_no_secret(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(CONFIG)
+    result = runner.invoke(main, ["config-check", str(file)])
+    assert result.exit_code == 0
+    for text in ("vllm [red]0", "org/model", "http://vllm-0:8000", "tcp://vllm-0:5557", "seed 0", "hash of other"):
+        assert text in result.stdout
+    assert "private-word" not in result.output
+
+
+def test_config_check_takes_the_environment_into_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(CONFIG)
+    monkeypatch.setenv("KVROUTE_HASH__SEED", "4711")
+    assert "seed 4711" in runner.invoke(main, ["config-check", str(file)]).stdout
+    monkeypatch.setenv("KVROUTE_LIMITS__BODY_BYTES", "some")
+    assert runner.invoke(main, ["config-check", str(file)]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", [["config-check"], ["serve", "--config"]])
+def test_a_bad_file_is_exit_status_2_and_says_file_key_value_and_what_is_allowed(
+    command: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("hash: {policy: maybe}")
+    result = runner.invoke(main, [*command, str(file)])
+    assert result.exit_code == 2
+    for text in (str(file), "hash.policy", "maybe", "enforce or translate"):
+        assert text in result.stderr
+    assert runner.invoke(main, [*command, str(tmp_path / "none")]).exit_code == 2
+
+
+def test_the_exit_status_reaches_the_shell(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "app.cli", "config-check", str(tmp_path / "none.yaml")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "none.yaml" in done.stderr
+    assert done.stdout == ""
+
+
+def test_doctor_is_content_with_a_healthy_fleet(answering: tuple[Serve, list[Any]]) -> None:
+    url = answering[0](fleet(worker()))
+    result = runner.invoke(main, ["doctor", "--url", url + "/"])
+    assert result.exit_code == 0
+    for text in ("vllm [red]0", "live", "exact", "verified", "0.02 s", "all is well"):
+        assert text in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"state": "refused", "trust": "none", "advice": "set PYTHONHASHSEED=0"}, "set PYTHONHASHSEED=0"),
+        ({"state": "refused", "hash": {"status": "mismatch", "advice": "use sha256"}}, "use sha256"),
+        ({"hash": {"status": "mismatch"}}, "identity"),
+        ({"state": "gone"}, "running"),
+        ({"state": "connecting"}, "kv-events-config"),
+        ({"trust": "none"}, "kv-events-config"),
+        ({"trust": "none", "hash": None, "lag_s": None}, "kv-events-config"),
+    ],
+)
+def test_doctor_says_what_is_wrong(answering: tuple[Serve, list[Any]], values: dict[str, Any], words: str) -> None:
+    result = runner.invoke(main, ["doctor", "--url", answering[0](fleet(worker(**values)))])
+    assert result.exit_code == 1
+    assert words in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"trust": "partial"}, "never seen"),
+        ({"lag_s": 60.0}, "late"),
+        ({"wire_errors": {"msgpack": 1}}, "wire_errors"),
+    ],
+)
+def test_doctor_notes_what_is_not_wrong(answering: tuple[Serve, list[Any]], values: dict[str, Any], words: str) -> None:
+    result = runner.invoke(main, ["doctor", "--url", answering[0](fleet(worker(**values)))])
+    assert result.exit_code == 0
+    assert words in result.stdout
+
+
+def test_doctor_looks_at_the_process_too(answering: tuple[Serve, list[Any]]) -> None:
+    serve, _ = answering
+    result = runner.invoke(main, ["doctor", "--url", serve(fleet(worker(), ready=503))])
+    assert (result.exit_code, "vllm-1" in result.stdout) == (1, True)
+    result = runner.invoke(main, ["doctor", "--url", serve(fleet(worker()) | {"/healthz": (503, {})})])
+    assert (result.exit_code, "healthz" in result.stdout) == (1, True)
+    result = runner.invoke(main, ["doctor", "--url", serve(fleet())])
+    assert (result.exit_code, "no instances" in result.stdout) == (1, True)
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[]", b"\xff", b""])
+def test_doctor_recognises_what_is_not_kvroute(answering: tuple[Serve, list[Any]], answer: bytes) -> None:
+    url = answering[0]({"/healthz": (200, answer)})
+    result = runner.invoke(main, ["doctor", "--url", url])
+    assert result.exit_code == 1
+    assert "not as kvroute does" in result.stderr
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[::", "http://a b", "", "ftp://a", "127.0.0.1:1"])
+def test_an_unreachable_url_is_a_sentence_not_a_traceback(url: str) -> None:
+    for command in (["doctor"], ["explain", "--model", "m", "--prompt", "x"]):
+        result = runner.invoke(main, [*command, "--url", url, "--timeout", "2"])
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit)
+        assert len(result.stderr.splitlines()) == 1
+
+
+ROUTED = {
+    "instance": "vllm [red]0",
+    "dp_rank": 0,
+    "reason": "prefix",
+    "prompt_tokens": 3,
+    "reusable_tokens": 2,
+    "candidates": [
+        {
+            "instance": "vllm [red]0",
+            "dp_rank": 0,
+            "matched_tokens": 3,
+            "reusable_tokens": 2,
+            "by_medium": {"gpu": 3, "cpu": 0, "disk": 0},
+            "trust": "exact",
+            "load": {"running": 1, "waiting": None, "kv_usage": 0.25},
+            "score": 0.5,
+            "why": None,
+        },
+        {"instance": "vllm-1", "why": "draining"},
+    ],
+}
+
+
+def test_explain_asks_without_a_trace_and_shows_every_candidate(
+    answering: tuple[Serve, list[Any]], tmp_path: Path
+) -> None:
+    serve, asked = answering
+    file = tmp_path / "tokens"
+    file.write_text("[1, 2,\n3]")
+    options = ["--url", serve({"/route": (200, ROUTED)}), "--token", "private-word", "--lora", "ad"]
+    result = runner.invoke(main, ["explain", "--model", "m", "--tokens", str(file), *options])
+    assert result.exit_code == 0
+    for text in ("vllm [red]0 rank 0 (prefix): 2 of 3 tokens reusable", "3/0/0", "0.25", "vllm-1", "draining"):
+        assert text in result.stdout
+    ((path, headers, body),) = asked
+    assert (path, headers["authorization"]) == ("/route", "Bearer private-word")
+    assert body == {
+        "model": "m",
+        "token_ids": [1, 2, 3],
+        "lora": "ad",
+        "cache_salt": None,
+        "extra_key": None,
+        "session_id": None,
+        "dry_run": True,
+        "explain": True,
+    }
+
+
+def test_explain_reads_tokens_from_standard_input_and_text_from_the_command_line(
+    answering: tuple[Serve, list[Any]],
+) -> None:
+    serve, asked = answering
+    url = serve({"/route": (200, ROUTED)})
+    assert runner.invoke(main, ["explain", "--model", "m", "--tokens", "-", "--url", url], input="1 2").exit_code == 0
+    assert runner.invoke(main, ["explain", "--model", "m", "--prompt", "é", "--url", url]).exit_code == 0
+    assert [(body.get("token_ids"), body.get("prompt")) for _, _, body in asked] == [([1, 2], None), (None, "é")]
+
+
+def test_explain_shows_the_problem_of_a_refused_request(answering: tuple[Serve, list[Any]]) -> None:
+    url = answering[0]({"/route": (404, {"status": 404, "detail": "unknown model; there are: m"})})
+    result = runner.invoke(main, ["explain", "--model", "x", "--prompt", "x", "--url", url])
+    assert result.exit_code == 1
+    assert "404: unknown model; there are: m" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--prompt", "x", "--tokens", "-"], ["--tokens", "/nowhere/at/all"]])
+def test_explain_needs_one_readable_prompt(arguments: list[str]) -> None:
+    result = runner.invoke(main, ["explain", "--model", "m", *arguments])
+    assert result.exit_code == 2
+    assert result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1.5", "-1", "1, x", "[1, [2]]", "true", "9" * 11])
+def test_what_is_no_list_of_tokens_is_refused(text: str) -> None:
+    with pytest.raises(UnreadableTokens):
+        read_tokens(StringIO(text))
