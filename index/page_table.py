@@ -1,8 +1,8 @@
-"""Page handle -> place in the radix tree, in about 16 bytes a page.
+"""Page handle -> place in the radix tree, in about 19 bytes a page.
 
 Open addressing over one 64-bit entry a slot: node id above, page depth below. The handle itself is not kept: a probe
 looks it up in the node. Depth counts from the root, so cutting a node in two changes the entries of one half only.
-The table is cut into segments that grow on their own, so that no single insertion moves more than a 64th of it.
+The table is cut into segments that grow on their own, each by another factor, so that no insertion has to move much.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 
 from index.radix_node import Node
 
-SEGMENTS = 64
+SEGMENTS = 256
 SMALLEST = 7  # slots of an unused segment; sizes are odd, so that a segment's handles spread over it
 EMPTY = 0
 DELETED = 1  # node ids start at 1, so no entry is below 1 << 32
@@ -26,7 +26,7 @@ class PageTable:
 
     def __init__(self, nodes: list[Node]) -> None:
         self._nodes = nodes
-        self._segments = [_Segment() for _ in range(SEGMENTS)]
+        self._segments = [_Segment(number) for number in range(SEGMENTS)]
         self.live = 0
 
     @property
@@ -66,9 +66,8 @@ class PageTable:
                 at = at + 1 if at + 1 < size else 0
             else:
                 slots[at] = entry
-                segment.live += 1
-                segment.room -= 1
-                if not segment.room:
+                segment.room = room = segment.room - 1
+                if not room:
                     self._resize(segment)
             entry += 1
         self.live += last - first - len(taken)
@@ -99,22 +98,35 @@ class PageTable:
                 at = at + 1 if at + 1 < size else 0
             if slots[at + 1 if at + 1 < size else 0]:
                 slots[at] = DELETED
+                segment.deleted += 1
             else:
                 slots[at] = EMPTY  # the end of its chain: no mark is needed
                 segment.room += 1
-            segment.live -= 1
             entry += 1
-            if segment.live * 5 < size and size > SMALLEST:
+            if (segment.room + segment.deleted) * 5 > size * 2 and size > SMALLEST:
                 self._resize(segment)
         self.live -= len(node.hashes) - first
 
+    def discard_nodes(self, nodes: list[Node]) -> None:
+        """Take out all pages of these nodes; when they are most of the table, by building it anew without them."""
+        count = sum(len(node.hashes) for node in nodes)
+        if count * 2 < self.live:
+            for node in nodes:
+                self.discard(node, 0)
+            return
+        gone = {node.id for node in nodes}
+        for segment in self._segments:
+            self._rebuild(segment, [entry for entry in segment.slots if entry > DELETED and entry >> 32 not in gone])
+        self.live -= count
+
     def _resize(self, segment: _Segment) -> None:
-        """Rebuild a segment at 5/12 load: it then takes half as many pages again."""
-        nodes, entries = self._nodes, [entry for entry in segment.slots if entry > DELETED]
-        size = max(SMALLEST, len(entries) * 12 // 5 | 1)
-        segment.slots = slots = array("Q", bytes(size * ENTRY_BYTES))
-        segment.size = size
-        segment.room = size * 5 // 8 - len(entries)
+        self._rebuild(segment, [entry for entry in segment.slots if entry > DELETED])
+
+    def _rebuild(self, segment: _Segment, entries: list[int]) -> None:
+        """Build a segment anew at about 0.3 load; it is full at 0.55, and rebuilt too when less than 0.15 is left."""
+        nodes = self._nodes
+        segment.reset(max(SMALLEST, len(entries) * segment.growth // 64 | 1), len(entries))
+        slots, size = segment.slots, segment.size
         for entry in entries:
             node = nodes[entry >> 32]
             at = node.hashes[(entry & DEPTH) - node.start] % size
@@ -124,12 +136,17 @@ class PageTable:
 
 
 class _Segment:
-    """Slots of a 64th of the handles: `live` entries, `room` empty slots that may still be filled."""
+    """Slots of a part of the handles: `room` empty ones that may still be filled, `deleted` marked ones."""
 
-    __slots__ = ("live", "room", "size", "slots")
+    __slots__ = ("deleted", "growth", "room", "size", "slots")
 
-    def __init__(self) -> None:
-        self.size = SMALLEST
-        self.slots = array("Q", bytes(SMALLEST * ENTRY_BYTES))
-        self.live = 0
-        self.room = SMALLEST * 5 // 8
+    def __init__(self, number: int) -> None:
+        self.growth = 192 + number * 40 // SEGMENTS  # new size in 64ths of the entries: 3 to 3.6 times as many
+        self.reset(SMALLEST, 0)
+
+    def reset(self, size: int, live: int) -> None:
+        """Begin with empty slots, for `live` entries that the caller puts in at once."""
+        self.slots = array("Q", bytes(size * ENTRY_BYTES))
+        self.size = size
+        self.room = size * 11 // 20 - live
+        self.deleted = 0

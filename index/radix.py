@@ -34,6 +34,11 @@ class RadixIndex:
         return self._holdings.size_bytes
 
     @property
+    def table_bytes(self) -> int:
+        """The page table's part of `size_bytes`."""
+        return self._holdings.tree.table.size_bytes
+
+    @property
     def page_count(self) -> int:
         """Distinct pages in the tree, also those which nobody holds any more but which lead to others."""
         return self._holdings.tree.page_count

@@ -51,8 +51,7 @@ class Holdings:
             gpu, cpu, disk, other = node.masks
             others = ~(1 << slot)
             self.tree.set_masks(node, (gpu & others, cpu & others, disk & others, other & others))
-        for node in nodes:
-            self.tree.settle(node)
+        self.tree.settle_all(nodes)
         return count
 
     def below(self, slot: int, parent: int | None, namespace: str) -> Place | None:

@@ -30,6 +30,7 @@ class RadixTree:
         self.node_count = 0
         self._nodes: list[Node] = [_nowhere()]
         self._free: list[int] = []
+        self._sweeping: list[Node] | None = None  # nodes taken out whose table entries go together
         self.table = PageTable(self._nodes)
 
     @property
@@ -63,14 +64,12 @@ class RadixTree:
         return self.table.insert(leaf, first, len(leaf.hashes))
 
     def cut(self, leaf: Node, at: int) -> None:
-        """Take the pages from index `at` on off a leaf; `settle` takes an empty one away."""
+        """Take the pages from index `at` on off a leaf; some must stay."""
+        assert 0 < at < len(leaf.hashes)
         self.table.discard(leaf, at)
         self.page_count -= len(leaf.hashes) - at
-        if at:
-            leaf.tokens = leaf.tokens[: at * self.page_bytes]
-            leaf.hashes = leaf.hashes[:at]
-        else:
-            self._unhang(leaf)
+        leaf.tokens = leaf.tokens[: at * self.page_bytes]
+        leaf.hashes = leaf.hashes[:at]
 
     def set_masks(self, node: Node, masks: Masks) -> None:
         """Say who holds the node, in every medium."""
@@ -105,7 +104,7 @@ class RadixTree:
         """After a change at `node`: take out runs nobody holds and nothing hangs on, join those with equal holders."""
         while node.parent is not None and not node.children and not node.held:
             parent = node.parent
-            self.cut(node, 0)
+            self._remove(node)
             node = parent
         if node.parent is None:
             if node.namespace is not None and not node.children:
@@ -121,6 +120,17 @@ class RadixTree:
         above = node.parent
         if above is not None and above.parent is not None and len(above.children) == 1 and above.masks == node.masks:
             self._join(above, node)
+
+    def settle_all(self, nodes: list[Node]) -> None:
+        """`settle` after a change at many nodes; what goes leaves the page table at once."""
+        swept: list[Node] = []
+        self._sweeping = swept
+        for node in nodes:
+            self.settle(node)
+        self._sweeping = None
+        self.table.discard_nodes(swept)
+        for node in swept:
+            self._forget(node)
 
     def _join(self, upper: Node, lower: Node) -> Node:
         """Make one node of two with the same holders; answers the one that stays."""
@@ -153,10 +163,16 @@ class RadixTree:
             self.holdings[slot].add(node)
         return node
 
-    def _unhang(self, leaf: Node) -> None:
+    def _remove(self, leaf: Node) -> None:
         assert leaf.parent is not None
         assert not leaf.children
         del leaf.parent.children[self._key(leaf)]
+        leaf.parent = None
+        self.page_count -= len(leaf.hashes)
+        if self._sweeping is not None:
+            self._sweeping.append(leaf)
+            return
+        self.table.discard(leaf, 0)
         self._forget(leaf)
 
     def _forget(self, node: Node) -> None:

@@ -74,7 +74,7 @@ def test_moved_pages_are_found_in_their_new_node_at_the_same_depth() -> None:
     assert [pages.table.find(handle) for handle in (3, 4, 5)] == [(whole, 2), (tail, 0), (tail, 1)]
 
 
-@pytest.mark.parametrize("count", [1000, 30_000])
+@pytest.mark.parametrize("count", [20_000, 60_000])
 def test_it_takes_under_25_bytes_a_page_and_none_when_empty(count: int) -> None:
     pages = Pages()
     node = pages.add([handle * 0x9E3779B97F4A7C15 % 2**64 - 2**63 for handle in range(count)])
@@ -85,6 +85,17 @@ def test_it_takes_under_25_bytes_a_page_and_none_when_empty(count: int) -> None:
     assert pages.table.find(node.hashes[7]) == (node, 7)
     pages.table.discard(node, 0)
     assert (pages.table.live, pages.table.size_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("kept", [0, 10, 5000])
+def test_many_nodes_go_at_once(kept: int) -> None:
+    pages = Pages()
+    stays = pages.add(list(range(-kept, 0)))
+    goes = [pages.add(list(range(start, start + 100))) for start in range(0, 1000, 100)]
+    pages.table.discard_nodes(goes)
+    assert pages.table.live == kept
+    assert [pages.table.find(handle) for handle in stays.hashes] == [(stays, index) for index in range(kept)]
+    assert not any(pages.table.find(handle) for node in goes for handle in node.hashes)
 
 
 def test_churn_does_not_make_it_grow() -> None:
