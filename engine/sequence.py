@@ -19,6 +19,7 @@ from typing import Literal
 
 from engine.asking import Ask, Asking
 from engine.backlog import Applied, Backlog, Held
+from engine.process import Process
 from engine.stream import Batch, Clear, Gap, Link, ListenerLimits, Position, Signal
 from index.worker import Trust
 
@@ -50,7 +51,6 @@ class Sequence:
         self._limits = limits
         self._replay = replay
         self._signals: list[Signal] = []
-        # order
         self._reason = "start"
         self._fresh = resume is None  # nothing applied since the last beginning
         self._decided = False  # the Clear of that beginning was emitted
@@ -60,21 +60,13 @@ class Sequence:
         self._newest: tuple[int, float] | None = None  # highest number seen and its engine time
         self._backlog = Backlog(limits.held_batches, limits.held_bytes)
         self._applied = Applied(limits.remembered_batches)
-        # asking
         self._asking = Asking(limits, jitter)
         self._decide_at: float | None = None
         self._resynced_at: float | None = None
         self._resync_useless = False
         self.resync_requests: Counter[str] = Counter()
-        # link and process
         self._link: Literal["new", "up", "down", "doubt"] = "new" if resume is None else "down"
-        self._doubt_until = 0.0
-        self._unsorted: list[tuple[int, bytes]] = []
-        self._unsorted_bytes = 0
-        self._known = None if resume is None else resume.fingerprint
-        self._inquiries = 0
-        self._inquire_from = 0.0
-        self.inquiry: int | None = None
+        self._process = Process(limits, None if resume is None else resume.fingerprint)
 
     # What the shell and the consumer read
 
@@ -88,22 +80,28 @@ class Sequence:
         """The replay request that should be under way; another `id` means the former one is abandoned."""
         return self._asking.current
 
+    @property
+    def inquiry(self) -> int | None:
+        """The fingerprint call that should be under way: `verdict` takes its answer."""
+        return self._process.inquiry
+
     def deadline(self) -> float | None:
         """When `tick` is next needed, if nothing else happens."""
-        doubt = self._doubt_until if self._link == "doubt" else None
-        return min((t for t in (doubt, self._decide_at, self._asking.deadline()) if t is not None), default=None)
+        times = (self._process.doubt_until, self._decide_at, self._asking.deadline())
+        return min((time for time in times if time is not None), default=None)
 
     @property
     def position(self) -> Position | None:
         """Where a later Sequence could resume; None while nothing of the present process was applied."""
-        return None if self._fresh else Position(self._expected, self._known, self._trust)
+        return None if self._fresh else Position(self._expected, self._process.known, self._trust)
 
     # What the sockets and the clock say
 
     def live(self, seq: int, payload: bytes, now: float) -> None:
         """A message of the event socket."""
         if self._link in ("down", "doubt"):
-            self._set_aside(seq, payload, now)
+            if self._process.set_aside(seq, payload):
+                self._verdict_overdue(now)
             return
         self._asking.live(now)
         ts = engine_time(payload)
@@ -114,7 +112,8 @@ class Sequence:
         elif self._steps_back(ts):
             self._restart()
         if self._next_live is not None and seq > self._floor():
-            self._note_gap(seq - self._floor(), now)
+            self._signals.append(Gap(seq - self._floor()))
+            self._process.suspect(now)
         self._next_live = seq + 1
         self._note_time(seq, ts)
         self._take_in(seq, payload, now)
@@ -145,48 +144,48 @@ class Sequence:
         if self._link in ("up", "doubt"):
             return
         self._signals.append(Link(True))
-        self._inquire()
         if self._link == "new":
             self._link = "up"
+            self._process.inquire()
             self._go_on(now)
         else:
             self._link = "doubt"
-            self._doubt_until = now + self._limits.fingerprint_s
+            self._process.doubt(now)
 
     def link_down(self) -> None:
         """The event socket was disconnected. What it still held must have been fed before."""
         if self._link in ("up", "doubt"):
             self._signals.append(Link(False))
             self._link = "down"
-        self.inquiry = None
         self._decide_at = None
-        self._unsorted.clear()
-        self._unsorted_bytes = 0
+        self._process.disconnect()
         self._asking.stop()
 
     def verdict(self, inquiry: int, fingerprint: str | None, now: float) -> None:
         """The answer to an inquiry: what identifies the engine's process, or None when that cannot be told."""
-        if inquiry != self.inquiry:
+        process = self._process
+        if inquiry != process.inquiry:
             return
-        self.inquiry = None
-        known, self._known = self._known, fingerprint if fingerprint is not None else self._known
+        process.inquiry = None
+        known = process.known
         if self._link == "doubt":
-            self._known = fingerprint
+            process.known = fingerprint
             self._end_doubt(same=fingerprint is not None and fingerprint == known, now=now)
-        elif known is not None and fingerprint is not None and fingerprint != known:
-            self._begin("restart")
-            self._go_on(now)
+        elif fingerprint is not None:
+            process.known = fingerprint
+            if known is not None and fingerprint != known:
+                self._begin("restart")
+                self._go_on(now)
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        if self._link == "doubt" and now >= self._doubt_until and self.inquiry is not None:
-            self.verdict(self.inquiry, None, now)
+        if self._process.doubt_until is not None and now >= self._process.doubt_until:
+            self._verdict_overdue(now)
         if self._asking.expired(now):
             self._answer_over(now, marker=False)
         if self._asking.due(now):
             self._send_ask(now)
-            if self._known is None and self.inquiry is None:
-                self._inquire()
+            self._process.inquire_if_unknown()
         if self._decide_at is not None and now >= self._decide_at:
             self._decide(Trust.PARTIAL)
 
@@ -220,13 +219,6 @@ class Sequence:
     def _note_time(self, seq: int, ts: float | None) -> None:
         if ts is not None and (self._newest is None or seq >= self._newest[0]):
             self._newest = (seq, ts)
-
-    def _note_gap(self, missing: int, now: float) -> None:
-        """Behind a proxy a gap may hide a restart that no disconnect has shown: look who is there."""
-        self._signals.append(Gap(missing))
-        if self._known is not None and self.inquiry is None and now >= self._inquire_from:
-            self._inquire_from = now + self._limits.inquiry_s
-            self._inquire()
 
     def _take_in(self, seq: int, payload: bytes, now: float) -> None:
         if seq != self._expected:
@@ -331,26 +323,20 @@ class Sequence:
 
     def _restart(self) -> None:
         self._begin("restart")
-        self._known = None
-        self._inquire()
-
-    def _inquire(self) -> None:
-        self._inquiries += 1
-        self.inquiry = self._inquiries
+        self._process.known = None
+        self._process.inquire()
 
     def _end_doubt(self, same: bool, now: float) -> None:
         self._link = "up"
-        unsorted, self._unsorted, self._unsorted_bytes = self._unsorted, [], 0
+        aside = self._process.end_doubt()
         if not same:
             self._begin("reconnect")
-        for seq, payload in unsorted:
+        for seq, payload in aside:
             self.live(seq, payload, now)
         self._go_on(now)
 
-    def _set_aside(self, seq: int, payload: bytes, now: float) -> None:
-        """Whose batch this is will be known with the verdict."""
-        self._unsorted.append((seq, payload))
-        self._unsorted_bytes += len(payload)
-        full = len(self._unsorted) >= self._limits.held_batches or self._unsorted_bytes >= self._limits.held_bytes
-        if full and self.inquiry is not None:
-            self.verdict(self.inquiry, None, now)
+    def _verdict_overdue(self, now: float) -> None:
+        if self._process.inquiry is not None:
+            self.verdict(self._process.inquiry, None, now)
+        else:
+            self._process.end_doubt()  # too much while disconnected: what is dropped shows as a gap

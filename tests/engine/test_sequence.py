@@ -480,6 +480,18 @@ def test_a_verdict_of_a_former_connection_does_not_count() -> None:
     assert stream.said() == ["down", "up", "down", "up", "reconnect:exact", "0r"]
 
 
+def test_batches_of_a_connection_that_broke_before_its_verdict_are_not_mixed_in() -> None:
+    stream = started(0, 1, replay=False)
+    stream.sequence.link_down()
+    stream.sequence.link_up(stream.now)
+    stream.live(0, 1, process="q")
+    stream.sequence.link_down()
+    stream.sequence.link_up(stream.now)
+    stream.live(2, process="r")
+    stream.tell("r")
+    assert stream.said() == ["down", "up", "down", "up", "reconnect:partial", "2"]
+
+
 def test_too_much_to_hold_back_for_a_verdict_counts_as_unknown() -> None:
     stream = Stream(limits=ListenerLimits(held_batches=3))
     stream.live(0)
