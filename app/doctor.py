@@ -76,7 +76,7 @@ def _lines(instance: dict[str, object]) -> Iterator[WorkerLine]:
         lag = worker.get("lag_s")
         advice = worker.get("advice") or identity.get("advice")
         words = shown(advice, 300) if advice else None
-        wrong = _wrong(worker, identity)
+        wrong = _wrong(worker, identity, instance.get("reachable") is False)
         yield WorkerLine(
             instance=shown(instance.get("id")),
             dp_rank=shown(worker.get("dp_rank")),
@@ -89,12 +89,14 @@ def _lines(instance: dict[str, object]) -> Iterator[WorkerLine]:
         )
 
 
-def _wrong(worker: dict[str, object], identity: dict[str, object]) -> str | None:
+def _wrong(worker: dict[str, object], identity: dict[str, object], silent: bool) -> str | None:
     match worker.get("state"):
         case "refused":
             return "refused: its events cannot be used, it gets requests by load only"
         case "gone":
             return "gone: neither its events nor its HTTP answer; is it running?"
+        case "connecting" if silent:
+            return "it answers neither at its url nor with events: is it running, and is the url right?"
         case "connecting":
             return "no contact with its event stream: check the events endpoint and the engine's --kv-events-config"
     if identity.get("status") == "mismatch":

@@ -31,13 +31,10 @@ def read_tokens(source: TextIO) -> list[int]:
 
 def headline(answer: dict[str, object]) -> str:
     """The decision in a sentence."""
-    facts = {
-        key: shown(answer.get(key)) for key in ("instance", "dp_rank", "reason", "prompt_tokens", "reusable_tokens")
-    }
-    return (
-        f"{facts['instance']} rank {facts['dp_rank']} ({facts['reason']}): "
-        f"{facts['reusable_tokens']} of {facts['prompt_tokens']} tokens reusable"
-    )
+    where = f"{shown(answer.get('instance'))} rank {shown(answer.get('dp_rank'))} ({shown(answer.get('reason'))})"
+    if answer.get("prompt_tokens") is None:
+        return f"{where}: the text was not tokenised"
+    return f"{where}: {shown(answer.get('reusable_tokens'))} of {shown(answer['prompt_tokens'])} tokens reusable"
 
 
 def candidates_table(answer: dict[str, object]) -> Table:

@@ -78,6 +78,7 @@ def _renderers(form: str) -> list[Processor]:
 
 def _json_line(_: WrappedLogger, __: str, entry: EventDict) -> str:
     """ASCII JSON with time, level and event first. Never fails, whatever the values are."""
+    entry.pop("color_message", None)
     ordered = {"time": entry.pop("timestamp", None), "level": entry.pop("level", None), "event": entry.pop("event", "")}
     return json.dumps(json_safe({**ordered, **entry}), allow_nan=False)
 
@@ -86,6 +87,7 @@ def _one_line_values(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
     return {
         key: value if key == "exc_info" or isinstance(value, float) else shown(value, _TEXT_CHARS)
         for key, value in entry.items()
+        if key != "color_message"
     }
 
 

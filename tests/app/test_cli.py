@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -143,6 +147,45 @@ def test_the_exit_status_reaches_the_shell(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_serve_answers_until_it_is_told_to_stop_and_logs_json(free_port: int, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("log: {level: info}")
+    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(file), "--port", str(free_port)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(f"http://127.0.0.1:{free_port}/healthz")
+            taken = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        finally:
+            process.terminate()
+        out, errors = process.communicate(timeout=30)
+    assert process.returncode in (0, -signal.SIGTERM)
+    assert out == ""
+    events = [json.loads(line)["event"] for line in errors.splitlines()]
+    assert any("running on" in event for event in events)
+    assert any("shutdown complete" in event for event in events)
+    assert taken.returncode not in (0, 2)
+    assert "in use" in taken.stderr
+
+
+def wait_for(url: str) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            if httpx.get(url, timeout=1, trust_env=False).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    pytest.fail(f"{url} does not answer")
+
+
 def test_doctor_is_content_with_a_healthy_fleet(answering: tuple[Serve, list[Any]]) -> None:
     url = answering[0](fleet(worker()))
     result = runner.invoke(main, ["doctor", "--url", url + "/"])
@@ -167,6 +210,13 @@ def test_doctor_says_what_is_wrong(answering: tuple[Serve, list[Any]], values: d
     result = runner.invoke(main, ["doctor", "--url", answering[0](fleet(worker(**values)))])
     assert result.exit_code == 1
     assert words in result.stdout
+
+
+def test_doctor_tells_an_engine_that_is_down_from_one_without_events(answering: tuple[Serve, list[Any]]) -> None:
+    answers = fleet(worker(state="connecting"))
+    answers["/instances"][1]["instances"][0]["reachable"] = False
+    result = runner.invoke(main, ["doctor", "--url", answering[0](answers)])
+    assert (result.exit_code, "is it running" in result.stdout) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +316,13 @@ def test_explain_reads_tokens_from_standard_input_and_text_from_the_command_line
     assert runner.invoke(main, ["explain", "--model", "m", "--tokens", "-", "--url", url], input="1 2").exit_code == 0
     assert runner.invoke(main, ["explain", "--model", "m", "--prompt", "é", "--url", url]).exit_code == 0
     assert [(body.get("token_ids"), body.get("prompt")) for _, _, body in asked] == [([1, 2], None), (None, "é")]
+
+
+def test_explain_says_when_text_was_not_tokenised(answering: tuple[Serve, list[Any]]) -> None:
+    url = answering[0]({"/route": (200, ROUTED | {"prompt_tokens": None, "detail": "no answer"})})
+    result = runner.invoke(main, ["explain", "--model", "m", "--prompt", "x", "--url", url])
+    assert "not tokenised" in result.stdout
+    assert "no answer" in result.stdout
 
 
 def test_explain_shows_the_problem_of_a_refused_request(answering: tuple[Serve, list[Any]]) -> None:
