@@ -16,13 +16,12 @@ NOTHING = (0, 0, 0, 0)
 
 
 class _Wanted(NamedTuple):
-    """What a request narrows the fleet to: sets of instance ids, labels, the adapter, and the time it is asked at."""
+    """What a request narrows the fleet to: sets of instance ids, labels, the adapter."""
 
     only: set[str] | None
     exclude: set[str]
     selector: Mapping[str, str]
     lora: str | None
-    now: float
 
 
 def candidates_for(
@@ -34,15 +33,26 @@ def candidates_for(
         named(request.exclude, target.instances),
         request.selector,
         request.lora or target.lora,
-        now,
     )
-    return [
-        _candidate(
-            instance, tracked, matches.get(tracked.worker), request.reads_cache, _why_not(instance, tracked, wanted)
-        )
-        for instance in target.instances
-        for tracked in instance.workers.values()
-    ]
+    candidates, never_reached = [], set()
+    for instance in target.instances:
+        why = _why_not(instance, wanted)
+        for tracked in instance.workers.values():
+            state = instance.state_of(tracked, now)
+            if state is WorkerState.CONNECTING and instance.reachable is False:
+                never_reached.add(tracked.worker)
+            match = matches.get(tracked.worker) if matches else None
+            why_worker = why or _why_not_worker(tracked, state)
+            candidates.append(_candidate(instance, tracked, match, request.reads_cache, why_worker))
+    return _reached_first(candidates, never_reached) if never_reached else candidates
+
+
+def _reached_first(candidates: list[Candidate], never_reached: set[Worker]) -> list[Candidate]:
+    """An instance that was never reached may be chosen, but only while no other can be."""
+    if all(one.why is not None or one.worker in never_reached for one in candidates):
+        return candidates
+    why = "not reached yet, neither its event stream nor its HTTP port"
+    return [one._replace(why=one.why or why) if one.worker in never_reached else one for one in candidates]
 
 
 def named(names: Iterable[str], instances: Iterable[Instance]) -> set[str]:
@@ -98,8 +108,8 @@ def load_of(tracked: TrackedWorker) -> WorkerLoad:
     return WorkerLoad(load.running, load.waiting, load.kv_usage, tracked.load_at)
 
 
-def _why_not(instance: Instance, tracked: TrackedWorker, wanted: _Wanted) -> str | None:
-    """Why a worker gets nothing, in words; None when it may."""
+def _why_not(instance: Instance, wanted: _Wanted) -> str | None:
+    """Why an instance gets nothing, in words; None when it may."""
     if instance.draining:
         return "draining"
     if wanted.only is not None and instance.id not in wanted.only:
@@ -108,11 +118,13 @@ def _why_not(instance: Instance, tracked: TrackedWorker, wanted: _Wanted) -> str
         return "excluded by the request"
     if any(instance.settings.labels.get(key) != value for key, value in wanted.selector.items()):
         return "its labels do not match the request's selector"
-    if instance.state_of(tracked, wanted.now) is WorkerState.GONE:
-        return "gone: neither its event stream nor its HTTP port answers"
-    if tracked.asleep:
-        return "asleep"
     facts = instance.facts
     if wanted.lora is not None and facts.models and wanted.lora not in (*facts.adapters, *facts.models):
         return "does not serve the adapter"
     return None
+
+
+def _why_not_worker(tracked: TrackedWorker, state: WorkerState) -> str | None:
+    if state is WorkerState.GONE:
+        return "gone: neither its event stream nor its HTTP port answers"
+    return "asleep" if tracked.asleep else None

@@ -119,6 +119,7 @@ class Target:
     model: str
     lora: str | None
     instances: tuple[Instance, ...]
+    workers: frozenset[Worker]
 
 
 def adapter_label(instance: Instance, tracked: TrackedWorker, name: str) -> str:
@@ -168,6 +169,7 @@ class Fleet:
         unverified = UNVERIFIED if instance.settings.engine is EngineKind.VLLM else NO_IDENTITY
         tracked = TrackedWorker(Worker(instance.id, rank), unverified)
         instance.workers[rank] = tracked
+        self.changed()
         return tracked
 
     def remove(self, instance_id: str) -> Instance | None:
@@ -211,9 +213,14 @@ class Fleet:
         aliased = named or next((one for one in self if one.serves(name)), None)
         if aliased is not None:
             model = aliased.settings.model
-            return Target(model, None, self.of_model(model))
+            return self._target(model, None)
         adapted = next((one for one in self if name in one.adapters), None)
         if adapted is not None:
             model = adapted.settings.model
-            return Target(model, name, self.of_model(model))
+            return self._target(model, name)
         return None
+
+    def _target(self, model: str, lora: str | None) -> Target:
+        instances = self.of_model(model)
+        workers = (tracked.worker for instance in instances for tracked in instance.workers.values())
+        return Target(model, lora, instances, frozenset(workers))

@@ -96,8 +96,7 @@ class Routing:
         lora = request.lora or target.lora
         prompt = Prompt(tokens, lora, request.cache_salt, request.extra_key, request.mm_items)
         if lora is None:
-            workers = {tracked.worker for one in target.instances for tracked in one.workers.values()}
-            return self.index.match(target.model, prompt, workers)
+            return self.index.match(target.model, prompt, target.workers)
         found: dict[Worker, WorkerMatch] = {}
         for (label, path), asked in self._by_adapter(target, lora).items():
             found |= self.index.match(target.model, prompt._replace(lora=label), asked, path)

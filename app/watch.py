@@ -135,7 +135,7 @@ class Watch:
         instance = self._instance
         if reachable:
             instance.unreachable_since = None
-        elif instance.reachable is not False:
+        elif instance.reachable:
             instance.unreachable_since = time.monotonic()
         instance.reachable = reachable
 

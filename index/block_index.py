@@ -158,7 +158,8 @@ class BlockIndex:
         """The hot loop: hashes pair with token slices, the parent's key is known."""
         slot = (event.group, event.medium)
         held, table = worker.holdings(slot), self.holders.setdefault(slot, {})
-        keys, bit, tokens, step = worker.domain.keys, worker.bit, event.tokens, self.block_size * 4
+        domain, bit, tokens, step = worker.domain, worker.bit, event.tokens, self.block_size * 4
+        keys, several = domain.keys, len(self.holders) > 1
         stride, start = event.block_size * 4, 0
         extras = self._block_extras(event)
         for number, block in enumerate(event.block_hashes):
@@ -169,7 +170,10 @@ class BlockIndex:
             start += stride
             known = keys.get(block)
             if known is None:
-                self._learn_key(worker.domain, block, key)
+                if key in table or several or domain.keyless:
+                    self._learn_key(domain, block, key)
+                else:
+                    keys[block] = key
             elif known != key:
                 delta.skip("hash_conflict")
                 delta.lossy = True

@@ -50,7 +50,7 @@ class LazyKeys:
 def match_blocks(
     index: BlockIndex, prompt: Prompt, workers: Mapping[int, BlockWorker], chains: Mapping[int, EngineChain]
 ) -> dict[int, Depth]:
-    """Depths of the given workers, by bit. `chains` re-derive engine hashes for groups that keys cannot follow."""
+    """Depths of those workers that hold anything, by bit. `chains` re-derive hashes that keys cannot follow."""
     keys = LazyKeys(prompt, index.block_size)
     answers: dict[int, Depth] = {}
     plain = 0
@@ -99,14 +99,16 @@ def _walk_one_medium(table: dict[RequestKey, int], keys: LazyKeys, alive: int) -
     for key in keys if alive and table else ():
         still = alive & get(key, 0)
         if still != alive:
-            for bit in held_bits(alive ^ still):
-                depths[bit] = depth, (depth, 0, 0, 0)
+            if depth:
+                for bit in held_bits(alive ^ still):
+                    depths[bit] = depth, (depth, 0, 0, 0)
             alive = still
             if not alive:
                 break
         depth += 1
-    for bit in held_bits(alive):
-        depths[bit] = depth, (depth, 0, 0, 0)
+    if depth:
+        for bit in held_bits(alive):
+            depths[bit] = depth, (depth, 0, 0, 0)
     return depths
 
 
@@ -125,7 +127,7 @@ def _grouped(
     reusable = reusable_tokens(groups, held, prompt.length, unit, worker.eagle)
     if full is None:
         return Depth(reusable, reusable, (reusable, 0, 0, 0))
-    depth, media = _walk(index, keys, worker.bit, full)[worker.bit]
+    depth, media = _walk(index, keys, worker.bit, full).get(worker.bit, (0, NOTHING))
     gpu, cpu, disk, other = (blocks * size for blocks in media)
     extra = max(0, reusable - depth * size)
     return Depth(depth * size + extra, reusable, (gpu + extra, cpu, disk, other))

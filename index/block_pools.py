@@ -163,10 +163,10 @@ class BlockPools:
     def _move(self, worker: Worker, member: _Member, old: BlockWorker, block_size: int) -> BlockWorker:
         """To the pool of the true block size; what is held so far is kept by hash alone."""
         held = {slot: dict(blocks) for slot, blocks in old.held.items()}
-        groups, unit = old.groups, old.partial_unit
+        groups, unit, plain = old.groups, old.partial_unit, old.plain
         self._leave(member)
         blocks = self._enter(worker, member, block_size)
-        blocks.groups, blocks.partial_unit = groups, unit
+        blocks.groups, blocks.partial_unit, blocks.plain = groups, unit, plain
         assert member.pool is not None
         member.pool.index.adopt_by_hash(blocks, held)
         return blocks

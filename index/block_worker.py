@@ -42,6 +42,8 @@ class BlockWorker:
     doubled: dict[tuple[Slot, RequestKey], int] = field(default_factory=dict)
     groups: dict[int, GroupSpec] = field(default_factory=dict)
     partial_unit: int | None = None
+    plain: bool = True
+    """Whether the engine has one full-attention group, so that depth alone tells what it reuses."""
     orphans: Orphans = field(default_factory=Orphans)
 
     def holdings(self, slot: Slot) -> dict[EngineHash, int]:
@@ -67,6 +69,7 @@ class BlockWorker:
         kind = event.kind if event.kind is not None or known is None else known.kind
         window = event.window if event.window is not None or known is None else known.window
         self.groups[event.group] = GroupSpec(event.group, kind, size, window)
+        self.plain = len(self.groups) == 1 and all(spec.is_full and spec.group == 0 for spec in self.groups.values())
 
     @property
     def full_group(self) -> int | None:
@@ -81,11 +84,6 @@ class BlockWorker:
         if group is not None:
             return self.groups[group].block_size
         return self.groups[0].block_size if set(self.groups) == {0} else None
-
-    @property
-    def plain(self) -> bool:
-        """Whether the engine has one full-attention group, so that depth alone tells what it reuses."""
-        return len(self.groups) <= 1 and all(spec.is_full and spec.group == 0 for spec in self.groups.values())
 
     @property
     def hash_unit(self) -> int | None:
