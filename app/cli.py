@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 import uvicorn
+from fastapi import FastAPI
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -50,19 +51,7 @@ def serve(
     configure_logs(settings.log)
     from app.main import create_app  # noqa: PLC0415 - the other commands need not wait for the whole application
 
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(settings),
-            host=host,
-            port=port,
-            workers=1,
-            lifespan="on",
-            log_config=None,
-            access_log=settings.log.access,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=STOP_WITHIN_S,
-        )
-    )
+    server = uvicorn.Server(_server_settings(create_app(settings), host, port, settings.log.access))
     server.run()
     if not server.started:
         raise typer.Exit(3)
@@ -119,28 +108,42 @@ def explain(  # noqa: PLR0917 - options, given by name
     """Show where a prompt would go and why, without leaving a trace. Exit status 1 when it would go nowhere."""
     if (tokens is None) == (prompt is None):
         _fail("give either --tokens or --prompt", 2)
-    body: dict[str, object] = {
-        "model": encodable(model),
-        "lora": lora,
-        "cache_salt": cache_salt,
-        "extra_key": extra_key,
-        "session_id": session_id,
-        "dry_run": True,
-        "explain": True,
-    }
-    body |= {"prompt": encodable(prompt)} if prompt is not None else {"token_ids": _tokens(tokens or "-")}
-    try:
-        with Kvroute(url, token, timeout) as kvroute:
-            status, answer = kvroute.post("/route", body)
-    except NoAnswer as error:
-        _fail(str(error), 1)
-    if status != 200:
-        _fail(f"{status}: {shown(answer.get('detail'), 2000)}", 1)
+    question: dict[str, object] = (
+        {"prompt": encodable(prompt)} if prompt is not None else {"token_ids": _tokens(tokens)}
+    )
+    question |= {"model": encodable(model), "lora": lora, "cache_salt": cache_salt, "extra_key": extra_key}
+    question |= {"session_id": session_id, "dry_run": True, "explain": True}
+    answer = _routed(url, token, timeout, question)
     console = _console()
     console.print(Text(headline(answer)))
     if answer.get("detail"):
         console.print(Text(shown(answer["detail"], 2000)))
     console.print(candidates_table(answer))
+
+
+def _routed(url: str, token: str | None, timeout_s: float, question: dict[str, object]) -> dict[str, object]:
+    try:
+        with Kvroute(url, token, timeout_s) as kvroute:
+            status, answer = kvroute.post("/route", question)
+    except NoAnswer as error:
+        _fail(str(error), 1)
+    if status != 200:
+        _fail(f"{status}: {shown(answer.get('detail'), 2000)}", 1)
+    return answer
+
+
+def _server_settings(app: FastAPI, host: str, port: int, access_log: bool) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        workers=1,
+        lifespan="on",
+        log_config=None,
+        access_log=access_log,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_WITHIN_S,
+    )
 
 
 def _settings(file: Path | None) -> Settings:
@@ -150,9 +153,9 @@ def _settings(file: Path | None) -> Settings:
         _fail(str(error), BAD_SETTINGS)
 
 
-def _tokens(source: str) -> list[int]:
+def _tokens(source: str | None) -> list[int]:
     try:
-        if source == "-":
+        if source is None or source == "-":
             return read_tokens(sys.stdin)
         with Path(source).open(encoding="utf-8") as file:
             return read_tokens(file)
