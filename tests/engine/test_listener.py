@@ -418,6 +418,17 @@ async def test_bad_frames_are_told_and_dropped(context: zmq.asyncio.Context, pub
     assert follower.held[0].payload == b"\xc1"
 
 
+async def test_bad_frames_in_an_answer_are_told_and_dropped(context: zmq.asyncio.Context) -> None:
+    good = ["", "", "00" * 8, "c1"]
+    answer = [["", "c1"], ["", "", "00", "c1"], good, ["", "", "ff" * 8, ""]]
+    with Publisher(replay=False) as publisher, recorded_router(answer) as (replay, serve):
+        async with following(context, Source(publisher.events, replay)) as follower:
+            await serve()
+            await follower.holds(0)
+    bad = [s.reason for s in follower.signals if isinstance(s, BadFrame)]
+    assert bad == ["replay_frame_count", "replay_seq_length"]
+
+
 async def test_replay_answers_without_topic_frame_are_understood(context: zmq.asyncio.Context) -> None:
     with Publisher(form="old", topic="kv-events") as publisher:
         publisher.publish_all([batch() for _ in range(3)])
