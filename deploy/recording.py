@@ -1,4 +1,7 @@
-"""Recorded event streams of real engines, as files: what they published, batch by batch."""
+"""Recorded event streams of real engines, as files: what they published, batch by batch.
+
+They come from the engines' own cache and publisher code, run without a model; the tokens are random.
+"""
 
 from __future__ import annotations
 
