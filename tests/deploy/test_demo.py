@@ -72,6 +72,13 @@ def test_output_that_is_no_terminal_is_plain_and_narrow(printed: str) -> None:
     assert max(map(len, printed.splitlines())) <= 100
 
 
+def test_the_readme_shows_what_is_printed(printed: str) -> None:
+    shown = re.search(r"```text\n(prompt .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    lines = {line.strip() for line in printed.splitlines()}
+    assert {line.strip() for line in shown[1].splitlines()} <= lines
+
+
 def test_all_is_gone_afterwards(printed: str) -> None:
     _assert_nobody_answers([_url(printed)])
 
