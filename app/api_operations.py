@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from importlib.metadata import version
 
 import msgspec
 from fastapi import APIRouter
@@ -17,6 +16,7 @@ from app.metrics import CONTENT_TYPE
 from app.openapi import json_body, problems
 from app.problems import Problem
 from app.service import Service
+from app.version import VERSION
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -28,12 +28,12 @@ def operations_api(service: Service) -> APIRouter:
     @api.get("/", summary="Where things are")
     async def index() -> Response:
         paths = ["/docs", "/instances", "/index/stats", "/metrics", "/healthz", "/readyz"]
-        return _json({"service": "kvroute", "version": version("kvroute"), "see": paths})
+        return _json({"service": "kvroute", "version": VERSION, "see": paths})
 
     @api.get("/healthz", summary="200 while the process and its tasks live")
     async def healthz() -> Response:
         healthy = service.healthy
-        body = {"status": "ok" if healthy else "failed", "version": version("kvroute"), "core": "python"}
+        body = {"status": "ok" if healthy else "failed", "version": VERSION, "core": "python"}
         return _json(body, 200 if healthy else 503)
 
     @api.get("/readyz", summary="200 once every instance is live or was tried")

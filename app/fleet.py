@@ -52,6 +52,8 @@ class TrackedWorker:
     load: EngineLoad | None = None
     load_at: float | None = None
     asleep: bool = False
+    stream: tuple[str, str] | None = None
+    """Event endpoint and topic that are followed."""
     adapter_loads: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
@@ -203,6 +205,19 @@ class Fleet:
             if target is not None:
                 self._targets[name] = target
         return target
+
+    def sharing(self, tracked: TrackedWorker) -> list[Worker]:
+        """Other workers whose events cannot be told from this one's: the same endpoint, and not two topics."""
+        if tracked.stream is None:
+            return []
+        endpoint, topic = tracked.stream
+        return [
+            other.worker
+            for instance in self
+            for other in instance.workers.values()
+            if other is not tracked and other.stream and other.stream[0] == endpoint
+            if topic == other.stream[1] or not topic or not other.stream[1]
+        ]
 
     def of_model(self, model: str) -> tuple[Instance, ...]:
         """The instances configured for a base model."""

@@ -93,7 +93,7 @@ class WorkerIngest:
         if reason in NEW_PROCESS:
             self._index.restart(tracked.worker)
             self._check = _Check()
-            tracked.refused = False
+            tracked.refused, tracked.seq = False, None
             tracked.hash = NO_IDENTITY if self._identity is None else UNVERIFIED
             tracked.advice = None
         else:

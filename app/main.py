@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -28,6 +27,7 @@ from app.routing import Routing
 from app.service import Service
 from app.settings import Settings
 from app.settings_file import SettingsError, load_settings
+from app.version import VERSION
 from app.watch import Surroundings
 from index.index import Index
 from router.route import Router
@@ -51,7 +51,7 @@ def create_app(settings: Settings) -> FastAPI:
             await service.around.client.aclose()
             service.around.context.destroy(linger=0)
 
-    app = FastAPI(title="kvroute", version=version("kvroute"), lifespan=lifespan, description=DESCRIPTION)
+    app = FastAPI(title="kvroute", version=VERSION, lifespan=lifespan, description=DESCRIPTION)
     app.state.service = service
     answer_problems(app)
     for api in (route_api(service), instances_api(service), operations_api(service)):

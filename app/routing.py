@@ -14,6 +14,7 @@ import structlog
 from app.candidates import candidates_for, unknown_names
 from app.fleet import Fleet, Target, adapter_label
 from app.instance_body import FinishedReport
+from app.logs import Repeats
 from app.metrics import Metrics
 from app.problems import Problem
 from app.route_body import RouteRequest, check_prompt
@@ -30,6 +31,8 @@ from router.route import Router
 _log = structlog.stdlib.get_logger("kvroute.route")
 
 REMEMBERED_REQUESTS = 131_072
+TOKENISE_LOG_S = 10.0
+"""One line per model and kind of failure in so many seconds."""
 
 
 class Routed(NamedTuple):
@@ -68,6 +71,7 @@ class Routing:
     metrics: Metrics
     client: httpx.AsyncClient
     limits: LimitSettings
+    repeats: Repeats = field(default_factory=lambda: Repeats(TOKENISE_LOG_S))
     sent: OrderedDict[str, Sent] = field(default_factory=OrderedDict)
 
     def target(self, request: RouteRequest) -> Target:
@@ -144,7 +148,15 @@ class Routing:
     def _untokenised(self, request: RouteRequest, target: Target, error: TokeniseError) -> Routed:
         """Routed by load, and counted; refused when the request is strict."""
         self.metrics.tokenise_failed(target.model, error.kind)
-        _log.warning("text not tokenised, routed by load", model=target.model, kind=error.kind, detail=error.detail)
+        held_back = self.repeats.due((target.model, error.kind))
+        if held_back is not None:
+            _log.warning(
+                "text not tokenised, routed by load",
+                model=target.model,
+                kind=error.kind,
+                detail=error.detail,
+                held_back=held_back,
+            )
         if request.strict:
             status = 422 if error.kind == "template" else 504
             raise Problem(status, f"the text could not be tokenised: {error.detail}")

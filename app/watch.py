@@ -151,7 +151,19 @@ class Watch:
                 self._around.index.add(self._around.fleet.add_worker(instance, rank).worker, self._spec())
             if source is not None and rank not in self._following:
                 self._following.add(rank)
+                self._note_stream(instance.workers[rank], source)
                 tasks.create_task(self._follow(instance.workers[rank], source))
+
+    def _note_stream(self, tracked: TrackedWorker, source: Source) -> None:
+        tracked.stream = (source.events, source.topic)
+        others = self._around.fleet.sharing(tracked)
+        if others:
+            names = ", ".join(sorted({other.instance for other in others}))
+            tracked.advice = (
+                f"{source.events} is also the event endpoint of {names}: one stream cannot be told from the other; "
+                "give every engine an endpoint or a topic of its own"
+            )
+            _log.error("event endpoint shared", instance=tracked.worker.instance, advice=tracked.advice)
 
     def _source(self, rank: int) -> Source | None:
         own, facts = self._instance.settings, self._instance.facts
