@@ -37,7 +37,7 @@ def advice_for(instance: Instance, tracked: TrackedWorker) -> str | None:
     """What to change, in words; None when nothing is wrong."""
     if tracked.broken:
         return BROKEN
-    return tracked.advice or tracked.hash.advice or instance.facts.warning
+    return tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
 
 
 def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float) -> dict[str, object]:

@@ -54,7 +54,7 @@ class TrackedWorker:
     asleep: bool = False
     stream: tuple[str, str] | None = None
     """Event endpoint and topic that are followed."""
-    adapter_loads: dict[str, tuple[str, int]] = field(default_factory=dict)
+    stream_advice: str | None = None
 
     @property
     def broken(self) -> bool:
@@ -64,12 +64,16 @@ class TrackedWorker:
 
 @dataclass(slots=True)
 class Instance:
-    """One engine instance: its settings, what it told over HTTP, its workers."""
+    """One engine instance: its settings, what it told over HTTP, its workers.
+
+    `unusable` says why the events of its release cannot be used; None when they can.
+    """
 
     settings: InstanceSettings
     facts: EngineFacts = NO_FACTS
     workers: dict[int, TrackedWorker] = field(default_factory=dict)
     draining: bool = False
+    unusable: str | None = None
     reachable: bool | None = None
     unreachable_since: float | None = None
     tried: bool = False
@@ -90,7 +94,7 @@ class Instance:
 
     def state_of(self, tracked: TrackedWorker, now: float) -> WorkerState:
         """The worker's state. An instance without events is live while it answers over HTTP."""
-        if tracked.refused:
+        if tracked.refused or self.unusable is not None:
             return WorkerState.REFUSED
         if tracked.link_up:
             return WorkerState.LIVE
@@ -122,21 +126,6 @@ class Target:
     lora: str | None
     instances: tuple[Instance, ...]
     workers: frozenset[Worker]
-
-
-def adapter_label(instance: Instance, tracked: TrackedWorker, name: str) -> str:
-    """The namespace of an adapter on one worker: its name, and how often its path has changed there when it has.
-
-    Blocks hashed with an earlier path stay under the earlier label, so no request finds them.
-    """
-    path = instance.adapters.get(name)
-    if path is None:
-        return name
-    known, generation = tracked.adapter_loads.get(name, (path, 0))
-    if known != path:
-        generation += 1
-    tracked.adapter_loads[name] = (path, generation)
-    return name if generation == 0 else f"{name}\0{generation}"
 
 
 class Fleet:
@@ -173,6 +162,11 @@ class Fleet:
         instance.workers[rank] = tracked
         self.changed()
         return tracked
+
+    def remove_worker(self, instance: Instance, rank: int) -> None:
+        """Forget a rank that the engine no longer has."""
+        del instance.workers[rank]
+        self.changed()
 
     def remove(self, instance_id: str) -> Instance | None:
         """Forget an instance."""

@@ -159,11 +159,11 @@ class Watch:
         others = self._around.fleet.sharing(tracked)
         if others:
             names = ", ".join(sorted({other.instance for other in others}))
-            tracked.advice = (
+            tracked.stream_advice = (
                 f"{source.events} is also the event endpoint of {names}: one stream cannot be told from the other; "
                 "give every engine an endpoint or a topic of its own"
             )
-            _log.error("event endpoint shared", instance=tracked.worker.instance, advice=tracked.advice)
+            _log.error("event endpoint shared", instance=tracked.worker.instance, advice=tracked.stream_advice)
 
     def _source(self, rank: int) -> Source | None:
         own, facts = self._instance.settings, self._instance.facts

@@ -293,7 +293,7 @@ class Sequence:
         elif not marker and (self._asking.progressed or (self._fresh and not self._asking.exhausted)):
             self._asking.again(now)
             return
-        if self._fresh and not self._decided and self._reason != "start":
+        if self._fresh and not self._decided and (marker or self._reason != "start"):
             self._decide(Trust.EXACT if marker else Trust.PARTIAL)
         self._asking.rest(now)
 

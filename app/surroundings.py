@@ -1,0 +1,31 @@
+"""What every watched instance shares: settings, the fleet, the index, and the ways to the outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httpx
+import zmq.asyncio
+
+from app.adapters import AdapterLabels
+from app.fleet import Fleet
+from app.identities import Identities
+from app.metrics import Metrics
+from app.settings import Settings
+from engine.listener import ListenerLimits
+from index.index import Index
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """One object per process."""
+
+    settings: Settings
+    limits: ListenerLimits
+    fleet: Fleet
+    index: Index
+    identities: Identities
+    adapters: AdapterLabels
+    metrics: Metrics
+    client: httpx.AsyncClient
+    context: zmq.asyncio.Context
