@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from index.block_index import BlockIndex, held_bits
+from index.block_index import BlockIndex
 from index.block_worker import BlockWorker
 from index.engine_chain import EngineChain
 from index.group_rules import Held, reusable_tokens
@@ -75,16 +75,16 @@ def _plain_depth(size: int, prompt_tokens: int, eagle: bool, depth: int, media: 
 
 def _walk(index: BlockIndex, keys: LazyKeys, alive: int, group: int) -> dict[int, tuple[int, MediumCounts]]:
     """Leading blocks of `group` per worker bit, counted by fastest medium."""
-    tables = [index.holders.get((group, medium), {}) for medium in Medium]
+    tables = [index.tables.get((group, medium), {}) for medium in Medium]
     if not any(tables[1:]):
         return _walk_one_medium(tables[0], keys, alive)
-    counts = {bit: [0, 0, 0, 0] for bit in held_bits(alive)}
+    counts = {bit: [0, 0, 0, 0] for bit in _bits(alive)}
     for key in keys:
         seen = 0
         for medium, table in enumerate(tables):
             here = table.get(key, 0) & alive & ~seen
             seen |= here
-            for bit in held_bits(here):
+            for bit in _bits(here):
                 counts[bit][medium] += 1
         alive = seen
         if not alive:
@@ -100,14 +100,14 @@ def _walk_one_medium(table: dict[RequestKey, int], keys: LazyKeys, alive: int) -
         still = alive & get(key, 0)
         if still != alive:
             if depth:
-                for bit in held_bits(alive ^ still):
+                for bit in _bits(alive ^ still):
                     depths[bit] = depth, (depth, 0, 0, 0)
             alive = still
             if not alive:
                 break
         depth += 1
     if depth:
-        for bit in held_bits(alive):
+        for bit in _bits(alive):
             depths[bit] = depth, (depth, 0, 0, 0)
     return depths
 
@@ -139,7 +139,15 @@ def _holds_keys(index: BlockIndex, worker: BlockWorker, keys: LazyKeys) -> Held:
     def held(group: int, end: int) -> bool:
         key = keys[end // size - 1] if end % size == 0 else None
         return key is not None and any(
-            table.get(key, 0) & bit for (of, _), table in index.holders.items() if of == group
+            table.get(key, 0) & bit for (of, _), table in index.tables.items() if of == group
         )
 
     return held
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """The single bits of a mask, lowest first."""
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit

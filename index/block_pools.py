@@ -12,6 +12,7 @@ from index.block_worker import BlockWorker, HashDomain
 from index.delta import Delta
 from index.engine_chain import EngineChain
 from index.event import BlockRemoved, BlockStored
+from index.orphans import Orphans
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
 from index.worker import EngineKind, Worker
@@ -130,9 +131,9 @@ class BlockPools:
         """The size of every pool that has workers."""
         for (model, size), pool in self._pools.items():
             index = pool.index
-            distinct = len(set().union(*index.holders.values())) if len(index.holders) > 1 else 0
-            if len(index.holders) == 1:
-                distinct = len(next(iter(index.holders.values())))
+            distinct = len(set().union(*index.tables.values())) if len(index.tables) > 1 else 0
+            if len(index.tables) == 1:
+                distinct = len(next(iter(index.tables.values())))
             holders = sum(sum(worker.count()) for worker in index.workers.values())
             yield PoolStats(model, EngineKind.VLLM, size, len(index.workers), distinct, holders, index.size_bytes)
 
@@ -163,10 +164,15 @@ class BlockPools:
     def _move(self, worker: Worker, member: _Member, old: BlockWorker, block_size: int) -> BlockWorker:
         """To the pool of the true block size; what is held so far is kept by hash alone."""
         held = {slot: dict(blocks) for slot, blocks in old.held.items()}
-        groups, unit, plain = old.groups, old.partial_unit, old.plain
+        orphans, old.orphans = old.orphans, Orphans()
         self._leave(member)
         blocks = self._enter(worker, member, block_size)
-        blocks.groups, blocks.partial_unit, blocks.plain = groups, unit, plain
+        blocks.groups, blocks.partial_unit, blocks.plain, blocks.orphans = (
+            old.groups,
+            old.partial_unit,
+            old.plain,
+            orphans,
+        )
         assert member.pool is not None
         member.pool.index.adopt_by_hash(blocks, held)
         return blocks

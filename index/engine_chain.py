@@ -13,7 +13,7 @@ from index.block_hash import HashIdentity, TaggedKey, block_hash, none_hash, wir
 from index.block_worker import BlockWorker
 from index.group_rules import Held
 from index.prompt import Prompt
-from index.request_key import items_in_block
+from index.request_key import items_by_block
 from index.worker import Medium
 
 
@@ -25,6 +25,7 @@ class EngineChain:
         self._tokens = array("I", prompt.tokens)
         self._identity = identity
         self._lora_path = lora_path
+        self._items = items_by_block(prompt, unit)
         self._digests: list[bytes] = []
         self.unit = unit
 
@@ -61,9 +62,7 @@ class EngineChain:
         extras: list[TaggedKey] = []
         if self._prompt.lora is not None:
             extras.append(("lora", self._prompt.lora.partition("\0")[0], self._lora_path))
-        for item in items_in_block(self._prompt.mm_items, start, self.unit):
-            assert isinstance(item, tuple)
-            extras.append(("mm", *item))
+        extras.extend(("mm", *item) for item in self._items.get(start // self.unit, ()))
         if start == 0 and self._prompt.cache_salt is not None:
             extras.append(("cache_salt", self._prompt.cache_salt))
         return tuple(extras) or None

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from index.event import BlockStored, EngineHash
+from index.worker import Medium
 
 MAX_EVENTS = 256
 MAX_BYTES = 16 * 1024 * 1024
@@ -51,11 +52,12 @@ class Orphans:
         while self._parked and (len(self._parked) > MAX_EVENTS or self._bytes > MAX_BYTES):
             self._take(next(iter(self._parked)))
 
-    def removed(self, block: EngineHash) -> bool:
-        """Note that a parked block was removed; False when it is not parked (or each copy is gone already)."""
+    def removed(self, block: EngineHash, slot: tuple[int, Medium]) -> bool:
+        """Note that a block parked for (group, medium) was removed; False when no copy of it is left there."""
         for number in self._by_hash.get(block, ()):
             orphan = self._parked[number]
-            if orphan.gone.count(block) < orphan.event.block_hashes.count(block):
+            here = (orphan.event.group, orphan.event.medium) == slot
+            if here and orphan.gone.count(block) < orphan.event.block_hashes.count(block):
                 orphan.gone.append(block)
                 return True
         return False

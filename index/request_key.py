@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from xxhash import xxh3_64_digest
 
 from index.event import ExtraKey
-from index.prompt import MultimodalItem, Prompt
+from index.prompt import Prompt
 
 RequestKey = bytes
 
@@ -50,29 +50,27 @@ def prompt_keys(prompt: Prompt, block_size: int) -> Iterator[RequestKey]:
     tokens, step = prompt.tokens, block_size * 4
     key = root_key(prompt.lora, prompt.cache_salt)
     whole = len(tokens) // step * step
-    if prompt.mm_items:
-        for start in range(0, whole, step):
-            extra = items_in_block(prompt.mm_items, start >> 2, block_size)
-            parent = extended(key, extra) if extra else key
-            key = xxh3_64_digest(parent + tokens[start : start + step])
-            yield key
-        return
+    items = items_by_block(prompt, block_size)
     for start in range(0, whole, step):
+        if items and (extra := items.get(start // step)):
+            key = extended(key, extra)
         key = xxh3_64_digest(key + tokens[start : start + step])
         yield key
 
 
-def items_in_block(items: Sequence[MultimodalItem], start: int, block_size: int) -> tuple[ExtraKey, ...]:
-    """(identifier, offset from the block's start) of the items that overlap a block; the offset may be negative.
+def items_by_block(prompt: Prompt, block_size: int) -> dict[int, tuple[tuple[str, int], ...]]:
+    """By number of the block, (identifier, offset from the block's start) of the multimodal items that overlap it.
 
-    Mirrors vLLM `kv_cache_utils.py:_gen_mm_extra_hash_keys`. `start` and `block_size` are tokens.
+    In order of their offsets; an offset is negative when the item began earlier. Mirrors vLLM
+    `kv_cache_utils.py:_gen_mm_extra_hash_keys`. Blocks without items, and a last block that is not whole, are left out.
     """
-    end = start + block_size
-    return tuple(
-        (item.identifier, item.offset - start)
-        for item in items
-        if item.offset < end and item.offset + item.length > start
-    )
+    blocks: dict[int, tuple[tuple[str, int], ...]] = {}
+    whole = prompt.length // block_size * block_size
+    for item in sorted(prompt.mm_items, key=lambda item: item.offset):
+        for start in range(item.offset // block_size * block_size, min(item.offset + item.length, whole), block_size):
+            number = start // block_size
+            blocks[number] = (*blocks.get(number, ()), (item.identifier, item.offset - start))
+    return blocks
 
 
 def _text(value: str | None) -> bytes:
