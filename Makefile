@@ -21,10 +21,10 @@ help:  ## this list
 install: $(STAMP)  ## make .venv with the locked packages and this project in it
 
 run: $(STAMP)  ## start the router: make run CONFIG=fleet.yaml HOST=0.0.0.0 PORT=8900
-	.venv/bin/kvroute serve --config "$(CONFIG)" --host "$(HOST)" --port "$(PORT)"
+	@exec .venv/bin/kvroute serve --config "$(CONFIG)" --host "$(HOST)" --port "$(PORT)"
 
 demo: $(STAMP)  ## show cache-aware routing from end to end: make demo ARGS=--keep
-	$(PYTHON) -m deploy.demo $(ARGS)
+	@exec $(PYTHON) -m deploy.demo $(ARGS)
 
 test: $(STAMP)  ## every test, with branch coverage; or some: make test ARGS=tests/index
 	$(PYTHON) -m pytest --cov --cov-report=term:skip-covered $(or $(ARGS),--cov-fail-under=$(COVERAGE))
