@@ -90,7 +90,7 @@ def _candidate(
 
 def trust_of(instance: Instance, tracked: TrackedWorker) -> Trust:
     """Partial where the engine's default format hides adapters; none while nothing usable came."""
-    if tracked.broken:
+    if tracked.broken or instance.unusable is not None:
         return Trust.NONE
     hides_adapters = (
         instance.settings.engine is EngineKind.SGLANG and instance.adapters and instance.facts.dynamo_format is False

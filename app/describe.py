@@ -35,6 +35,8 @@ def describe(instance: Instance, index: Index) -> dict[str, object]:
 
 def advice_for(instance: Instance, tracked: TrackedWorker) -> str | None:
     """What to change, in words; None when nothing is wrong."""
+    if instance.unusable is not None:
+        return instance.unusable
     if tracked.broken:
         return BROKEN
     return tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
@@ -46,6 +48,7 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
     return {
         "dp_rank": worker.dp_rank,
         "state": instance.state_of(tracked, now).value,
+        "events": tracked.events,
         "trust": trust_of(instance, tracked).value,
         "block_size": index.block_size(worker) or instance.settings.block_size or instance.facts.block_size,
         "seq": tracked.seq,

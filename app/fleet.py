@@ -37,6 +37,7 @@ class TrackedWorker:
     worker: Worker
     hash: HashReport
     trust: Trust = Trust.NONE
+    events: str | None = None
     link_up: bool = False
     link_lost_at: float | None = None
     refused: bool = False

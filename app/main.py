@@ -13,6 +13,7 @@ import httpx
 import zmq.asyncio
 from fastapi import FastAPI
 
+from app.adapters import AdapterLabels
 from app.api_instances import instances_api
 from app.api_operations import operations_api
 from app.api_route import route_api
@@ -27,8 +28,8 @@ from app.routing import Routing
 from app.service import Service
 from app.settings import Settings
 from app.settings_file import SettingsError, load_settings
+from app.surroundings import Surroundings
 from app.version import VERSION
-from app.watch import Surroundings
 from index.index import Index
 from router.route import Router
 
@@ -77,11 +78,12 @@ def build(settings: Settings) -> Service:
         fleet=fleet,
         index=index,
         identities=Identities(settings),
+        adapters=AdapterLabels(),
         metrics=metrics,
         client=client,
         context=zmq.asyncio.Context(io_threads=IO_THREADS),
     )
-    routing = Routing(fleet, index, Router(settings.router.router()), metrics, client, settings.limits)
+    routing = Routing(fleet, index, around.adapters, Router(settings.router.router()), metrics, client, settings.limits)
     service = Service(settings, around, routing)
     metrics.watch(lambda: rows_of(service))
     return service

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import httpx
 import structlog
 
+from app.adapters import AdapterLabels
 from app.candidates import candidates_for, unknown_names
-from app.fleet import Fleet, Target, adapter_label
+from app.fleet import Fleet, Target
 from app.instance_body import FinishedReport
 from app.logs import Repeats
 from app.metrics import Metrics
@@ -23,7 +24,7 @@ from app.tokenising import tokens_of
 from engine.tokenise import TokeniseError
 from index.index import Index
 from index.prompt import Prompt, WorkerMatch
-from index.worker import Worker
+from index.worker import EngineKind, Worker
 from router.candidate import Candidate, Decision, RouteQuery
 from router.request_id import new_request_id
 from router.route import Router
@@ -67,6 +68,7 @@ class Routing:
 
     fleet: Fleet
     index: Index
+    adapters: AdapterLabels
     router: Router
     metrics: Metrics
     client: httpx.AsyncClient
@@ -166,9 +168,10 @@ class Routing:
         """The workers by what the adapter's name means to them: the label of its blocks, its path."""
         groups: dict[tuple[str, str | None], set[Worker]] = {}
         for instance in target.instances:
-            for tracked in instance.workers.values():
-                key = (adapter_label(instance, tracked, lora), instance.adapters.get(lora))
-                groups.setdefault(key, set()).add(tracked.worker)
+            path = instance.adapters.get(lora)
+            vllm = instance.settings.engine is EngineKind.VLLM
+            label = self.adapters.label(target.model, lora, path) if vllm else lora
+            groups.setdefault((label, path), set()).update(one.worker for one in instance.workers.values())
         return groups
 
     @staticmethod

@@ -14,7 +14,8 @@ from app.instance_settings import InstanceSettings
 from app.problems import Problem
 from app.routing import Routing
 from app.settings import Settings
-from app.watch import Surroundings, Watch
+from app.surroundings import Surroundings
+from app.watch import Watch
 from index.worker import EngineKind
 
 _log = structlog.stdlib.get_logger("kvroute.service")
@@ -72,6 +73,7 @@ class Service:
             model = instance.settings.model
             if not self.around.fleet.of_model(model):
                 self.around.metrics.forget_model(model)
+                self.around.adapters.forget(model)
             if not any(one.settings.engine is EngineKind.VLLM for one in self.around.fleet.of_model(model)):
                 self.around.identities.forget(model)
             _log.info("instance removed", instance=instance_id)

@@ -5,48 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
-import httpx
 import structlog
-import zmq
-import zmq.asyncio
 
-from app.fleet import Fleet, Instance, TrackedWorker
-from app.identities import Identities
-from app.ingest import WorkerIngest
-from app.metrics import Metrics
-from app.settings import Settings
-from engine.discovery import EngineUnreachable, discover, fingerprint
-from engine.endpoint import host_of, rank_endpoint
+from app.fleet import Instance, TrackedWorker
+from app.following import Following
+from app.surroundings import Surroundings
+from engine.discovery import EngineUnreachable, discover
 from engine.facts import EngineFacts
-from engine.listener import Listener, ListenerLimits, Source
-from engine.load import read_load
+from engine.load import EngineLoad, read_load
 from engine.wire import sglang_usable
-from index.index import Index
-from index.pool import WorkerSpec
 from index.worker import EngineKind, Trust
 
 _log = structlog.stdlib.get_logger("kvroute.watch")
 
 TRIED_AFTER_S = 3.0
 """How long an instance that does not answer keeps the service from being ready."""
-SLICE_S = 0.005
-"""How long a backlog of batches is applied before requests get their turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What every watched instance shares."""
-
-    settings: Settings
-    limits: ListenerLimits
-    fleet: Fleet
-    index: Index
-    identities: Identities
-    metrics: Metrics
-    client: httpx.AsyncClient
-    context: zmq.asyncio.Context
+LOOK_AGAIN_S = 0.5
+"""Least time between two discoveries, however many reasons there are for one."""
 
 
 class Watch:
@@ -55,12 +31,13 @@ class Watch:
     def __init__(self, instance: Instance, around: Surroundings) -> None:
         self._instance = instance
         self._around = around
-        self._following: set[int] = set()
+        self._look_again = asyncio.Event()
+        self._following = Following(instance, around, self._look_again.set)
 
     def enter(self) -> None:
         """Make the instance's workers known to the index."""
         for tracked in self._instance.workers.values():
-            self._around.index.add(tracked.worker, self._spec())
+            self._following.enter(tracked)
 
     def leave(self) -> None:
         """Free everything the instance's workers hold. To be called when `run` has ended."""
@@ -71,29 +48,33 @@ class Watch:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._be_tried())
-            self._follow_ranks(tasks)
-            tasks.create_task(self._repeat(lambda: self._discover(tasks), self._discovery_interval))
-            tasks.create_task(self._repeat(self._read_load, self._load_interval))
-
-    def _spec(self) -> WorkerSpec:
-        own = self._instance.settings
-        unit = own.prefix_match_unit if own.prefix_match_unit is not None else self._instance.facts.prefix_match_unit
-        return WorkerSpec(own.model, own.engine, own.speculative == "eagle", unit)
+            self._following.update(tasks)
+            tasks.create_task(self._repeat(lambda: self._discover(tasks), self._until_discovery))
+            tasks.create_task(self._repeat(self._read_load, self._until_load))
 
     async def _be_tried(self) -> None:
         await asyncio.sleep(TRIED_AFTER_S)
         self._instance.tried = True
 
-    async def _repeat(self, step: Callable[[], Awaitable[None]], interval: Callable[[], float]) -> None:
+    async def _repeat(self, step: Callable[[], Awaitable[None]], wait: Callable[[], Awaitable[None]]) -> None:
         while True:
             await step()
-            await asyncio.sleep(interval())
+            await wait()
 
-    def _discovery_interval(self) -> float:
-        return self._around.settings.polling.discovery_interval_s if self._instance.reachable else 1.0
+    async def _until_load(self) -> None:
+        await asyncio.sleep(self._around.settings.polling.load_interval_s)
 
-    def _load_interval(self) -> float:
-        return self._around.settings.polling.load_interval_s
+    async def _until_discovery(self) -> None:
+        """The interval, shorter while the engine does not answer or when its events show something new."""
+        interval_s = self._around.settings.polling.discovery_interval_s
+        least_s = min(interval_s, LOOK_AGAIN_S)
+        await asyncio.sleep(least_s)
+        try:
+            async with asyncio.timeout((interval_s if self._instance.reachable else min(interval_s, 1.0)) - least_s):
+                await self._look_again.wait()
+        except TimeoutError:
+            pass
+        self._look_again.clear()
 
     # Discovery
 
@@ -106,30 +87,36 @@ class Watch:
             _log.debug("engine does not answer", instance=own.id, error=str(error))
             return
         self._reached(True)
+        facts = joined(instance.facts, facts)
         if facts != instance.facts:
             self._learn(facts)
-        self._follow_ranks(tasks)
+        self._following.update(tasks)
         instance.tried = instance.tried or not (own.events or facts.events)
 
     def _learn(self, facts: EngineFacts) -> None:
-        instance = self._instance
-        first = instance.facts.version is None
+        instance, former = self._instance, self._instance.facts
         instance.facts = facts
         self._around.fleet.changed()
-        for tracked in instance.workers.values():
-            self._around.index.respec(tracked.worker, self._spec())
-            self._around.index.hint(tracked.worker, facts.dynamo_format, facts.adapters)
-        if facts.warning and first:
+        if instance.settings.engine is EngineKind.VLLM:
+            self._around.adapters.know(instance.settings.model, facts.adapters)
+        else:
+            self._judge_release(facts.version)
+        if _other_process(former, facts) and facts.dp_size and instance.settings.dp_size is None:
+            self._following.drop_ranks(facts.dp_size)
+        self._following.learn()
+        if facts.warning and facts.warning != former.warning:
             _log.warning("engine advice", instance=instance.id, advice=facts.warning)
-        if instance.settings.engine is EngineKind.SGLANG and facts.version:
-            self._refuse(sglang_usable(facts.version))
 
-    def _refuse(self, reason: str | None) -> None:
-        for tracked in self._instance.workers.values():
-            if reason is not None and not tracked.refused:
+    def _judge_release(self, version: str | None) -> None:
+        instance = self._instance
+        was, instance.unusable = instance.unusable, sglang_usable(version or "")
+        if instance.unusable is not None and was is None:
+            for tracked in instance.workers.values():
                 self._around.index.restart(tracked.worker)
-                tracked.refused, tracked.trust, tracked.advice = True, Trust.NONE, reason
-                _log.error("instance refused", instance=self._instance.id, advice=reason)
+                tracked.trust = Trust.NONE
+            _log.error("instance refused", instance=instance.id, advice=instance.unusable)
+        elif instance.unusable is None and was is not None:
+            self._following.use()
 
     def _reached(self, reachable: bool) -> None:
         instance = self._instance
@@ -139,75 +126,6 @@ class Watch:
             instance.unreachable_since = time.monotonic()
         instance.reachable = reachable
 
-    # Events
-
-    def _follow_ranks(self, tasks: asyncio.TaskGroup) -> None:
-        """Start following each rank whose endpoint is known and which is not followed yet."""
-        instance, own = self._instance, self._instance.settings
-        ranks = own.dp_size or instance.facts.dp_size or max([1, *(rank + 1 for rank in instance.facts.events)])
-        for rank in range(ranks):
-            source = self._source(rank)
-            if rank not in instance.workers:
-                self._around.index.add(self._around.fleet.add_worker(instance, rank).worker, self._spec())
-            if source is not None and rank not in self._following:
-                self._following.add(rank)
-                self._note_stream(instance.workers[rank], source)
-                tasks.create_task(self._follow(instance.workers[rank], source))
-
-    def _note_stream(self, tracked: TrackedWorker, source: Source) -> None:
-        tracked.stream = (source.events, source.topic)
-        others = self._around.fleet.sharing(tracked)
-        if others:
-            names = ", ".join(sorted({other.instance for other in others}))
-            tracked.stream_advice = (
-                f"{source.events} is also the event endpoint of {names}: one stream cannot be told from the other; "
-                "give every engine an endpoint or a topic of its own"
-            )
-            _log.error("event endpoint shared", instance=tracked.worker.instance, advice=tracked.stream_advice)
-
-    def _source(self, rank: int) -> Source | None:
-        own, facts = self._instance.settings, self._instance.facts
-        host = host_of(own.url)
-        events = rank_endpoint(own.events, rank, host) if own.events else facts.events.get(rank)
-        if events is None:
-            return None
-        replay = rank_endpoint(own.replay, rank, host) if own.replay else facts.replay.get(rank)
-        return Source(events, replay, own.topic or (facts.topic or "" if not own.events else ""))
-
-    async def _follow(self, tracked: TrackedWorker, source: Source) -> None:
-        around, own = self._around, self._instance.settings
-        identity = around.identities.of(own.model) if own.engine is EngineKind.VLLM else None
-        listener = Listener(around.context, source, around.limits, self._fingerprint)
-        ingest = WorkerIngest(
-            self._instance,
-            tracked,
-            around.index,
-            around.metrics,
-            identity=identity,
-            enforce=around.identities.enforced(own.model),
-            resync=listener.resync,
-        )
-        try:
-            await self._take_all(listener, ingest, tracked)
-        except zmq.ZMQError as error:
-            tracked.advice = f"the event endpoint {source.events} cannot be used: {error}"
-            _log.error("event endpoint cannot be used", instance=own.id, endpoint=source.events, error=str(error))
-
-    async def _take_all(self, listener: Listener, ingest: WorkerIngest, tracked: TrackedWorker) -> None:
-        async with listener:
-            async for signals in listener:
-                began = time.perf_counter()
-                for signal in signals:
-                    ingest.take(signal)
-                    if time.perf_counter() - began > SLICE_S:
-                        await asyncio.sleep(0)
-                        began = time.perf_counter()
-                self._instance.tried = self._instance.tried or tracked.link_up
-
-    async def _fingerprint(self) -> str | None:
-        own = self._instance.settings
-        return await fingerprint(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)
-
     # Load
 
     async def _read_load(self) -> None:
@@ -216,11 +134,40 @@ class Watch:
         now = time.monotonic()
         only = next(iter(loads.values())) if len(loads) == len(self._instance.workers) == 1 else None
         for rank, tracked in self._instance.workers.items():
-            load = loads.get(rank, only)
-            tracked.load, tracked.load_at = load, now if load is not None else None
-            asleep = bool(load is not None and load.asleep)
-            if asleep and not tracked.asleep:
-                self._around.index.clear(tracked.worker)
-                self._around.metrics.reset(tracked.worker, "asleep")
-                tracked.resets["asleep"] += 1
-            tracked.asleep = asleep
+            self._take_load(tracked, loads.get(rank, only), now)
+
+    def _take_load(self, tracked: TrackedWorker, load: EngineLoad | None, now: float) -> None:
+        """A sleeping engine holds nothing. It sleeps until it says otherwise."""
+        tracked.load, tracked.load_at = load, now if load is not None else None
+        if load is None or load.asleep is None:
+            return
+        if load.asleep and not tracked.asleep:
+            self._around.index.clear(tracked.worker)
+            self._around.metrics.reset(tracked.worker, "asleep")
+            tracked.resets["asleep"] += 1
+        tracked.asleep = load.asleep
+
+
+def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
+    """What is known now. A process that did not answer every question this time has not changed."""
+    if _other_process(known, told):
+        return told
+    cards = told if told.models or told.adapters else known
+    streams = told if told.events else known
+    return told._replace(
+        version=told.version or known.version,
+        events=streams.events,
+        replay=streams.replay,
+        topic=streams.topic,
+        block_size=told.block_size or known.block_size,
+        dp_size=told.dp_size or known.dp_size,
+        prefix_match_unit=told.prefix_match_unit or known.prefix_match_unit,
+        fingerprint=told.fingerprint or known.fingerprint,
+        adapters=cards.adapters,
+        models=cards.models,
+        dynamo_format=known.dynamo_format if told.dynamo_format is None else told.dynamo_format,
+    )
+
+
+def _other_process(known: EngineFacts, told: EngineFacts) -> bool:
+    return None not in (known.fingerprint, told.fingerprint) and known.fingerprint != told.fingerprint

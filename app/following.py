@@ -1,0 +1,183 @@
+"""The event streams of one instance's ranks: which are followed, from where, each in a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+import zmq
+
+from app.fleet import Instance, TrackedWorker
+from app.hash_check import HashCheck
+from app.ingest import WorkerIngest
+from app.instance_settings import MAX_RANKS
+from app.surroundings import Surroundings
+from engine.discovery import fingerprint
+from engine.endpoint import host_of, rank_endpoint
+from engine.listener import Listener, Source
+from index.pool import WorkerSpec
+from index.worker import EngineKind, Trust
+
+_log = structlog.stdlib.get_logger("kvroute.follow")
+
+SLICE_S = 0.005
+"""How long a backlog of batches is applied before requests get their turn."""
+RETRY_S = 5.0
+"""Between two attempts to open sockets."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A rank's stream: the source that is followed, the task, and what belongs to the listener that is open."""
+
+    source: Source
+    task: asyncio.Task[None]
+    listener: Listener | None = None
+    check: HashCheck | None = None
+
+
+class Following:
+    """Follows every rank whose endpoint is known, and only where the engine says it is now."""
+
+    def __init__(self, instance: Instance, around: Surroundings, look_again: Callable[[], None]) -> None:
+        """`look_again` asks for a discovery soon: something was seen that the last one does not explain."""
+        self._instance = instance
+        self._around = around
+        self._look_again = look_again
+        self._streams: dict[int, _Stream] = {}
+
+    def update(self, tasks: asyncio.TaskGroup) -> None:
+        """Take over what is known now: further ranks, endpoints that were learnt or have changed."""
+        instance, own = self._instance, self._instance.settings
+        ranks = own.dp_size or instance.facts.dp_size or max([1, *(rank + 1 for rank in instance.facts.events)])
+        for rank in range(min(ranks, MAX_RANKS)):
+            if rank not in instance.workers:
+                self.enter(self._around.fleet.add_worker(instance, rank))
+            source = self._source(rank)
+            stream = self._streams.get(rank)
+            if source is not None and (stream is None or stream.source != source):
+                self._switch(tasks, rank, source)
+
+    def drop_ranks(self, count: int) -> None:
+        """The engine came back with fewer ranks: those from `count` on are gone."""
+        for rank in [rank for rank in self._instance.workers if rank >= count]:
+            stream = self._streams.pop(rank, None)
+            if stream is not None:
+                stream.task.cancel()
+            self._around.index.remove(self._instance.workers[rank].worker)
+            self._around.fleet.remove_worker(self._instance, rank)
+
+    def enter(self, tracked: TrackedWorker) -> None:
+        """Make a worker known to the index, with all that is known of its engine."""
+        facts = self._instance.facts
+        self._around.index.add(tracked.worker, self.spec())
+        self._around.index.hint(tracked.worker, facts.dynamo_format, facts.adapters)
+
+    def learn(self) -> None:
+        """Tell the index what discovery found."""
+        facts = self._instance.facts
+        for tracked in self._instance.workers.values():
+            self._around.index.respec(tracked.worker, self.spec())
+            self._around.index.hint(tracked.worker, facts.dynamo_format, facts.adapters)
+        for stream in self._streams.values():
+            if stream.check is not None:
+                stream.check.adapters_learnt()
+
+    def use(self) -> None:
+        """The engine's release can be used after all: get what was passed over."""
+        for tracked in self._instance.workers.values():
+            tracked.trust = Trust.PARTIAL if tracked.link_up else Trust.NONE
+        for stream in self._streams.values():
+            if stream.listener is not None:
+                stream.listener.resync("release")
+
+    def spec(self) -> WorkerSpec:
+        """What the index must know of the instance's workers."""
+        own = self._instance.settings
+        unit = own.prefix_match_unit if own.prefix_match_unit is not None else self._instance.facts.prefix_match_unit
+        return WorkerSpec(own.model, own.engine, own.speculative == "eagle", unit)
+
+    def _source(self, rank: int) -> Source | None:
+        own, facts, tracked = self._instance.settings, self._instance.facts, self._instance.workers[rank]
+        host = host_of(own.url)
+        try:
+            events = rank_endpoint(own.events, rank, host) if own.events else facts.events.get(rank)
+            replay = rank_endpoint(own.replay, rank, host) if own.replay else facts.replay.get(rank)
+        except ValueError as error:
+            tracked.stream_advice = str(error)
+            return None
+        if events is None:
+            return None
+        return Source(events, replay, own.topic or (facts.topic or "" if not own.events else ""))
+
+    def _switch(self, tasks: asyncio.TaskGroup, rank: int, source: Source) -> None:
+        tracked, former = self._instance.workers[rank], self._streams.pop(rank, None)
+        if former is not None:
+            former.task.cancel()
+            self._around.index.restart(tracked.worker)
+            tracked.link_up, tracked.link_lost_at, tracked.trust = False, None, Trust.NONE
+            _log.info("event endpoint changed", instance=self._instance.id, dp_rank=rank, endpoint=source.events)
+        self._note_stream(tracked, source)
+        self._streams[rank] = _Stream(source, tasks.create_task(self._follow(rank, tracked, source)))
+
+    def _note_stream(self, tracked: TrackedWorker, source: Source) -> None:
+        tracked.stream, tracked.stream_advice = (source.events, source.topic), None
+        others = self._around.fleet.sharing(tracked)
+        if others:
+            names = ", ".join(sorted({other.instance for other in others}))
+            tracked.stream_advice = (
+                f"{source.events} is also the event endpoint of {names}: one stream cannot be told from the other; "
+                "give every engine an endpoint or a topic of its own"
+            )
+            _log.error("event endpoint shared", instance=tracked.worker.instance, advice=tracked.stream_advice)
+
+    async def _follow(self, rank: int, tracked: TrackedWorker, source: Source) -> None:
+        around = self._around
+        while True:
+            listener = Listener(around.context, source, around.limits, self._fingerprint)
+            check = self._check(tracked, listener)
+            self._streams[rank].listener, self._streams[rank].check = listener, check
+            ingest = WorkerIngest(
+                self._instance, tracked, around.index, around.metrics, check=check, look_again=self._look_again
+            )
+            try:
+                await self._take_all(listener, ingest, tracked)
+            except zmq.ZMQError as error:
+                advice = f"the event endpoint {source.events} cannot be used: {error}"
+                if tracked.stream_advice != advice:
+                    _log.error("event endpoint cannot be used", instance=self._instance.id, advice=advice)
+                tracked.stream_advice = advice
+            await asyncio.sleep(RETRY_S)
+
+    def _check(self, tracked: TrackedWorker, listener: Listener) -> HashCheck | None:
+        around, own = self._around, self._instance.settings
+        if own.engine is not EngineKind.VLLM:
+            return None
+        return HashCheck(
+            self._instance,
+            tracked,
+            around.index,
+            around.adapters,
+            identity=around.identities.of(own.model),
+            enforce=around.identities.enforced(own.model),
+            resync=listener.resync,
+            look_again=self._look_again,
+        )
+
+    async def _take_all(self, listener: Listener, ingest: WorkerIngest, tracked: TrackedWorker) -> None:
+        async with listener:
+            async for signals in listener:
+                began = time.perf_counter()
+                for signal in signals:
+                    ingest.take(signal)
+                    if time.perf_counter() - began > SLICE_S:
+                        await asyncio.sleep(0)
+                        began = time.perf_counter()
+                self._instance.tried = self._instance.tried or tracked.link_up
+
+    async def _fingerprint(self) -> str | None:
+        own = self._instance.settings
+        return await fingerprint(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)

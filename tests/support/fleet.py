@@ -1,0 +1,58 @@
+"""Settings of a small fleet for tests, with waits short enough for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.fake_engine import FakeEngine
+from tests.support.publisher import Publisher
+from tests.support.service import Running, free_url, wait_until
+
+SHORT_WAITS = {
+    "first_answer_s": 0.3,
+    "next_answer_s": 0.3,
+    "backoff_s": 0.02,
+    "settle_s": 0.05,
+    "idle_s": 0.3,
+    "idle_max_s": 1.0,
+    "fingerprint_s": 0.5,
+    "resync_s": 0.1,
+}
+OFTEN = {"load_interval_s": 0.05, "discovery_interval_s": 0.1, "timeout_s": 1.0}
+
+
+def fleet(*instances: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    """Settings for `serving`. `sections` replace the defaults."""
+    defaults = {"listener": SHORT_WAITS, "polling": OFTEN, "log": {"level": "error"}}
+    return {"instances": list(instances), **defaults, **sections}
+
+
+def instance(
+    name: str, publisher: Publisher | None = None, engine: FakeEngine | None = None, **fields: Any
+) -> dict[str, Any]:
+    """An instance's settings. Without `engine` nobody listens at its URL."""
+    settings: dict[str, Any] = {"id": name, "engine": "vllm", "model": "m", "url": engine.url if engine else free_url()}
+    if engine is not None:
+        settings["engine"] = engine.kind.value
+    if publisher is not None:
+        settings["events"] = publisher.events
+        if publisher.replay is not None:
+            settings["replay"] = publisher.replay
+    return {**settings, **fields}
+
+
+def seq_of(running: Running, name: str, rank: int = 0) -> int | None:
+    """The last batch applied of a worker, read in the process: faster than over HTTP."""
+    known = running.service.around.fleet.get(name)
+    return known.workers[rank].seq if known is not None and rank in known.workers else None
+
+
+def wait_for_seq(running: Running, name: str, seq: int, rank: int = 0, timeout_s: float = 10.0) -> None:
+    """Until the batch `seq` of a worker is applied."""
+    wait_until(lambda: seq_of(running, name, rank) == seq, timeout_s, lambda: running.http.get("/instances").text)
+
+
+def matched(running: Running, tokens: list[int], **fields: Any) -> dict[str, int]:
+    """The matched tokens of every instance's first rank."""
+    model = fields.pop("model", "m")
+    return {name: one["matched_tokens"] for name, one in running.candidates(tokens, model=model, **fields).items()}
