@@ -165,7 +165,7 @@ class Holdings:
             free = not self.tree.table.insert(node, index, index + 1)
 
     def _bind(self, slot: int, pages: array[int], handles: array[int]) -> list[int]:
-        """Let a worker's handles mean these pages; answers other pages that it holds and that they meant before."""
+        """Let a worker's handles mean these pages; answers other pages that it holds and that it called so before."""
         holder = self.holders[slot]
         if pages == handles and (not holder.meaning or holder.meaning.keys().isdisjoint(handles)):
             return []
@@ -179,7 +179,7 @@ class Holdings:
                 rebound.append(before)
             elif not odd and (place := self.tree.table.find(handle)) is not None:
                 holder.foreign = True
-                if place[0].held >> slot & 1:
+                if place[0].held >> slot & 1 and handle not in holder.named:
                     rebound.append(handle)
         return rebound
 

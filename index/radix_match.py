@@ -27,14 +27,15 @@ def match_prefix(root: Node, tokens: bytes, page_bytes: int, slots: int) -> list
         if child is None:
             break
         node = child
-        held = node.held
+        gpu, cpu, disk, other = node.masks
+        held = gpu | cpu | disk | other
         if lost := alive & ~held:
-            answers += _answers(lost, depth, slower)
+            answers += _answers(lost, depth, slower) if depth else ()
             alive &= held
             if not alive:
                 break
         pages = _covered(node, tokens, at, page_bytes)
-        if off_gpu := alive & ~node.masks[0]:
+        if off_gpu := alive & ~gpu:
             _count_slower(off_gpu, node, pages, slower)
         depth += pages
         if pages < len(node.hashes):

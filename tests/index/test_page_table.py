@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.page_table import ENTRY_BYTES, SEGMENTS, PageTable
+from index.page_table import ENTRY_BYTES, SEGMENTS, SMALLEST, PageTable
 from index.radix_node import NOBODY, Node
 
 handles = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 200) | st.integers(0, 50).map(lambda n: n * SEGMENTS * 7)
@@ -63,6 +63,16 @@ def test_a_handle_in_use_is_left_out_and_named() -> None:
     assert pages.table.find(20) == (first, 1)
     assert pages.table.find(7) == (second, 2)
     assert pages.table.live == 5
+
+
+def test_a_handle_behind_a_removed_one_is_still_in_use() -> None:
+    pages = Pages()
+    near, far = SEGMENTS * SMALLEST, SEGMENTS * SMALLEST * 2  # of one segment, and both first looked for in one slot
+    gone = pages.add([near])
+    stays = pages.add([far])
+    pages.table.discard(gone, 0)
+    assert pages.table.insert(pages.node([far]), 0, 1) == [0]
+    assert pages.table.find(far) == (stays, 0)
 
 
 def test_moved_pages_are_found_in_their_new_node_at_the_same_depth() -> None:

@@ -93,6 +93,15 @@ def test_gpu_stores_are_counted_because_the_default_format_hides_adapters(pool: 
     assert (pool.delta.removed, pool.index.size_bytes) == (1, 0)
 
 
+def test_a_removal_takes_one_copy_of_each_page(pool: Pool) -> None:
+    pool.store(0, [1, 2, 3], ids(1, 2, 3))
+    pool.store(0, [2], ids(2), parent=1)
+    pool.remove(0, [1, 2, 3])
+    assert pool.index.pages(0) == (1, 0, 0, 0)
+    pool.remove(0, [2])
+    assert pool.index.size_bytes == 0
+
+
 @pytest.mark.parametrize("medium", [CPU, DISK, OTHER])
 def test_other_tiers_are_sets(pool: Pool, medium: Medium) -> None:
     pool.store(0, [1, 2], ids(1, 2), medium=medium)
@@ -106,10 +115,11 @@ def test_each_token_counts_at_its_fastest_tier(pool: Pool) -> None:
     pool.store(0, [1], ids(1))
     pool.store(0, [4], ids(4), parent=3, medium=OTHER)
     pool.store(0, [5], ids(5), parent=4, medium=DISK)
+    pool.store(0, [5], ids(5), parent=4, medium=OTHER)
     assert pool.index.match(ids(1, 2, 3, 4, 5), [""], ALL) == [Held(0, 5, (1, 2, 1, 1))]
     pool.remove(0, [1])
     assert pool.index.match(ids(1, 2, 3), [""], ALL) == [Held(0, 3, (0, 3, 0, 0))]
-    assert pool.index.pages(0) == (0, 3, 1, 1)
+    assert pool.index.pages(0) == (0, 3, 1, 2)
 
 
 def test_a_run_continues_a_parent_in_the_middle_of_another(pool: Pool) -> None:
@@ -136,6 +146,17 @@ def test_a_page_evicted_in_the_middle_ends_the_match_until_it_is_back(pool: Pool
     pool.store(0, [2], ids(2), parent=1)
     assert pool.matched(ids(1, 2, 3)) == {0: 3}
     assert pool.index.node_count == 1
+
+
+def test_a_page_with_others_below_it_may_go_and_come_back(pool: Pool) -> None:
+    pool.store(0, [1, 2, 3, 4], ids(1, 2, 3, 4))
+    pool.store(0, [9], ids(9), parent=3)
+    pool.remove(0, [3])
+    assert pool.matched(ids(1, 2, 3, 4)) == {0: 2}
+    pool.store(1, [1, 2, 3, 4], ids(1, 2, 3, 4))
+    pool.store(0, [3], ids(3), parent=2)
+    assert pool.matched(ids(1, 2, 3, 4)) == {0: 4, 1: 4}
+    assert pool.matched(ids(1, 2, 3, 9)) == {0: 4, 1: 3}
 
 
 def test_chunks_of_one_worker_become_one_run(pool: Pool) -> None:
@@ -199,6 +220,24 @@ def test_a_hash_used_again_for_other_tokens_gives_up_its_old_page(pool: Pool) ->
     assert pool.index.size_bytes == 0
 
 
+def test_a_page_named_anew_by_the_same_event_is_kept(pool: Pool) -> None:
+    pool.store(1, [5], ids(1))
+    pool.store(0, [1], ids(1))
+    pool.store(0, [5, 1], ids(1, 5))
+    assert pool.matched(ids(1, 5)) == {0: 2, 1: 1}
+
+
+def test_a_run_of_removed_hashes_is_read_as_this_worker_means_it(pool: Pool) -> None:
+    pool.store(0, [1, 2], ids(7, 8))
+    pool.store(1, [1], ids(7))
+    pool.store(1, [4], ids(8), parent=1)
+    pool.store(1, [2], ids(50))
+    pool.remove(1, [1, 2])
+    pool.store(1, [1], ids(7))
+    assert pool.matched(ids(7, 8)) == {0: 2, 1: 2}
+    assert pool.matched(ids(50)) == {}
+
+
 @pytest.mark.parametrize(
     "form", [lambda h: h, lambda h: h % 2**64, lambda h: b"\0" * 24 + h.to_bytes(8, "big", signed=True)]
 )
@@ -228,9 +267,19 @@ def test_orphans_wait_for_their_parent_and_chains_of_them_too(pool: Pool) -> Non
 def test_a_removal_reaches_parked_pages_of_its_tier(pool: Pool) -> None:
     pool.store(0, [2, 3], ids(2, 3), parent=1)
     pool.store(0, [2, 3], ids(2, 3), parent=1, medium=CPU)
-    pool.remove(0, [3])
+    pool.remove(0, [3], CPU)
     pool.store(0, [1], ids(1))
-    assert pool.index.match(ids(1, 2, 3), [""], ALL) == [Held(0, 3, (2, 1, 0, 0))]
+    assert pool.index.pages(0) == (3, 1, 0, 0)
+
+
+def test_each_removal_takes_one_parked_copy(pool: Pool) -> None:
+    pool.store(0, [2, 3], ids(2, 3), parent=1)
+    pool.store(0, [2, 3], ids(2, 3), parent=1)
+    pool.remove(0, [3, 3, 2])
+    pool.store(0, [1], ids(1))
+    assert pool.matched(ids(1, 2, 3)) == {0: 2}
+    pool.remove(0, [2])
+    assert pool.matched(ids(1, 2, 3)) == {0: 1}
 
 
 def test_orphans_are_bounded_and_gone_with_a_clear(pool: Pool) -> None:
@@ -462,4 +511,4 @@ class History(RuleBasedStateMachine):
 
 
 TestHistory = History.TestCase
-TestHistory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestHistory.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)

@@ -137,7 +137,9 @@ class RadixModel:
             worker.meaning[handle] = path
             if odd is None and listed is not None:
                 worker.foreign = True
-        before = listed if odd is None else odd
+        before = odd
+        if odd is None and listed not in worker.meaning.values():
+            before = listed
         return [before] if before is not None and before != path and before in worker.holds else []
 
     def _hold(self, slot: int, path: Path, medium: Medium, delta: Delta) -> None:
