@@ -14,7 +14,7 @@ from index.block_hash import HashIdentity
 from index.worker import EngineKind
 from tests.support.engine_events import DEFAULT, prompt, sglang_stored, vllm_stored
 from tests.support.fake_engine import FakeEngine
-from tests.support.fleet import fleet, instance, matched, wait_for_seq
+from tests.support.fleet import fleet, instance, matched, rows_of, wait_for_seq
 from tests.support.golden import Stream, vllm_stream, vllm_streams
 from tests.support.publisher import Publisher, batch, ranks
 from tests.support.service import Running, serving, wait_until
@@ -28,9 +28,12 @@ ASKED = prompt(1)
 @contextmanager
 def two_instances(**sections: Any) -> Iterator[tuple[Running, Publisher, Publisher]]:
     """The service with vLLM instances a and b, and their publishers."""
-    with Publisher() as first, Publisher() as second:
-        with serving(fleet(instance("a", first), instance("b", second), **sections)) as run:
-            yield run, first, second
+    with (
+        Publisher() as first,
+        Publisher() as second,
+        serving(fleet(instance("a", first), instance("b", second), **sections)) as run,
+    ):
+        yield run, first, second
 
 
 def publish(running: Running, name: str, publisher: Publisher, *events: Any, rank: int = 0) -> None:
@@ -170,15 +173,12 @@ def test_translate_gives_every_recorded_answer_also_to_deviating_engines() -> No
 
 
 def _play(run: Running, name: str, publisher: Publisher, stream: Stream) -> int:
-    publisher.wait_for_subscriber()
-    rows = [row for row in stream.rows if row.adapter_path != "/adapters/sql-v2"]
-    for seq, payload in sorted(stream.payloads.items()):
-        publisher.publish_at(seq, payload)
-        wait_for_seq(run, name, seq)
-        for row in [row for row in rows if row.after_seq == seq]:
-            found = run.candidates(row.tokens, model=name, **row.fields)[name]
-            assert {key: found[key] for key in row.expected} == row.expected, (name, row)
-    return len(rows)
+    asked = 0
+    for row in rows_of(run, name, publisher, stream, lambda row: row.adapter_path != "/adapters/sql-v2"):
+        found = run.candidates(row.tokens, model=name, **row.fields)[name]
+        assert {key: found[key] for key in row.expected} == row.expected, (name, row)
+        asked += 1
+    return asked
 
 
 def test_a_seed_that_nobody_can_name_is_said_to_be_one() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.support.fake_engine import FakeEngine
+from tests.support.golden import Row, Stream
 from tests.support.publisher import Publisher
 from tests.support.service import Running, free_url, wait_until
 
@@ -41,18 +43,32 @@ def instance(
     return {**settings, **fields}
 
 
-def seq_of(running: Running, name: str, rank: int = 0) -> int | None:
+def seq_of(run: Running, name: str, rank: int = 0) -> int | None:
     """The last batch applied of a worker, read in the process: faster than over HTTP."""
-    known = running.service.around.fleet.get(name)
+    known = run.service.around.fleet.get(name)
     return known.workers[rank].seq if known is not None and rank in known.workers else None
 
 
-def wait_for_seq(running: Running, name: str, seq: int, rank: int = 0, timeout_s: float = 10.0) -> None:
+def wait_for_seq(run: Running, name: str, seq: int, rank: int = 0, timeout_s: float = 10.0) -> None:
     """Until the batch `seq` of a worker is applied."""
-    wait_until(lambda: seq_of(running, name, rank) == seq, timeout_s, lambda: running.http.get("/instances").text)
+    wait_until(lambda: seq_of(run, name, rank) == seq, timeout_s, lambda: run.http.get("/instances").text)
 
 
-def matched(running: Running, tokens: list[int], **fields: Any) -> dict[str, int]:
+def matched(run: Running, tokens: list[int], **fields: Any) -> dict[str, int]:
     """The matched tokens of every instance's first rank."""
     model = fields.pop("model", "m")
-    return {name: one["matched_tokens"] for name, one in running.candidates(tokens, model=model, **fields).items()}
+    return {name: one["matched_tokens"] for name, one in run.candidates(tokens, model=model, **fields).items()}
+
+
+def rows_of(
+    run: Running, name: str, publisher: Publisher, stream: Stream, asked: Callable[[Row], bool] = lambda _: True
+) -> Iterator[Row]:
+    """Publishes a recorded stream to an instance; yields each row that is asked when it is due."""
+    publisher.wait_for_subscriber()
+    due = {row.after_seq for row in stream.rows if row.after_seq >= 0 and asked(row)}
+    for seq, payload in sorted(stream.payloads.items()):
+        publisher.publish_at(seq, payload)
+        if seq in due:
+            wait_for_seq(run, name, seq)
+            yield from (row for row in stream.rows if row.after_seq == seq and asked(row))
+    wait_for_seq(run, name, max(stream.payloads))
