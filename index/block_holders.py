@@ -38,6 +38,34 @@ class BlockHolders:
         self.mark(worker, slot, block, domain.keys.get(block))
         return True
 
+    def hold(self, worker: BlockWorker, slot: Slot, hashes: list[EngineHash], keys: list[RequestKey]) -> None:
+        """New holdings in bulk, with their keys; a hash that means something else in the domain is left out."""
+        held, domain, bit = worker.holdings(slot), worker.domain, worker.bit
+        known, table = domain.keys, self.tables.setdefault(slot, {})
+        simple = len(self.tables) == 1 and not domain.keyless
+        for block, key in zip(hashes, keys, strict=True):
+            meaning = known.get(block)
+            if meaning is not None and meaning != key:
+                continue
+            held[block] = 1
+            mask = table.get(key)
+            if meaning is None:
+                if mask is None and simple:
+                    known[block] = key
+                else:
+                    self.learn(domain, block, key)
+                    mask = table.get(key)
+            if mask is None:
+                table[key] = bit
+            elif mask & bit:
+                worker.doubled[slot, key] = worker.doubled.get((slot, key), 0) + 1
+            else:
+                table[key] = mask | bit
+        if not table:
+            del self.tables[slot]
+        if not held:
+            del worker.held[slot]
+
     def mark(self, worker: BlockWorker, slot: Slot, block: EngineHash, key: RequestKey | None) -> None:
         """Set the worker's bit for a block it holds, or remember that the key is still to come."""
         if key is None:

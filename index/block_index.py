@@ -71,6 +71,14 @@ class BlockIndex:
         for slot, block in worker.blocks():
             self._holders.mark(worker, slot, block, worker.domain.keys.get(block))
 
+    def hold(self, worker: BlockWorker, slot: Slot, hashes: list[EngineHash], keys: list[RequestKey]) -> None:
+        """Hold blocks whose keys are known from before, once each; none of them may be held in this slot yet."""
+        self._holders.hold(worker, slot, hashes, keys)
+
+    def hold_by_hash(self, worker: BlockWorker, slot: Slot, block: EngineHash) -> None:
+        """Hold one more copy of a block whose key is still to come."""
+        self._holders.claim(worker, slot, block)
+
     def store(self, worker: BlockWorker, event: BlockStored, delta: Delta) -> None:
         """File stored blocks under their request keys, or by hash alone where tokens cannot be paired with hashes."""
         if not self._file(worker, event, delta) or not worker.orphans:

@@ -117,8 +117,6 @@ def _grouped(
 ) -> Depth:
     """A worker with several KV cache groups, or one that is not full attention."""
     full, size = worker.full_group, index.block_size
-    if full is None and set(worker.groups) != {0}:
-        return Depth(0, 0, NOTHING)
     if chain is not None:
         unit, held = chain.unit, chain.holds(worker)
     else:

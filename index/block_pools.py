@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from index.block_dump import dump_blocks, redo_blocks, restore_blocks
 from index.block_hash import HashIdentity
 from index.block_index import BlockIndex
 from index.block_match import match_blocks
 from index.block_worker import BlockWorker, HashDomain
 from index.delta import Delta
+from index.dump import BlockDump, Operation
 from index.engine_chain import EngineChain
-from index.event import BlockRemoved, BlockStored
+from index.event import BlockRemoved, BlockStored, EngineHash
 from index.orphans import Orphans
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
@@ -89,17 +91,61 @@ class BlockPools:
     def store(self, worker: Worker, event: BlockStored, delta: Delta) -> None:
         """Apply one store."""
         member = self._members[worker]
+        before = member.pool
         blocks = self._place(worker, member, event)
         if blocks is None or member.pool is None:
             delta.skip("placeholder")
             return
-        member.pool.index.store(blocks, event, delta)
+        pool, recording = member.pool, delta.operations is not None
+        told = (delta.orphans, delta.lossy, len(blocks.orphans))
+        pool.index.store(blocks, event, delta)
+        if recording:
+            same = told == (delta.orphans, delta.lossy, len(blocks.orphans))
+            self._record(blocks, event, delta, whole=same and pool is before)
+
+    @staticmethod
+    def _record(blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:
+        if not whole:
+            delta.operations = None
+            return
+        known = blocks.domain.keys
+        keys = [known.get(block) for block in event.block_hashes]
+        hashes = event.block_hashes
+        keyless: list[EngineHash] = []
+        if None in keys:
+            pairs = list(zip(hashes, keys, strict=True))
+            keyless = [block for block, key in pairs if key is None] if event.tokens else []
+            hashes = [block for block, key in pairs if key is not None]
+        joined = b"".join(key for key in keys if key is not None)
+        size = event.block_size if event.tokens else 0
+        delta.record(("S", event.group, int(event.medium), event.kind, event.window, size, hashes, joined, keyless))
 
     def drop(self, worker: Worker, event: BlockRemoved, delta: Delta) -> None:
         """Apply one removal."""
         member = self._members[worker]
         if member.pool and member.blocks:
             member.pool.index.remove(member.blocks, event, delta)
+            delta.record(("R", event.group, int(event.medium), event.block_hashes))
+
+    def redo(self, worker: Worker, operation: Operation) -> bool:
+        """Do a recorded store or removal again. False: it does not fit what is held."""
+        member = self._members[worker]
+        if member.pool is None or member.blocks is None:
+            return False
+        return redo_blocks(member.pool.index, member.blocks, operation)
+
+    def dump(self, worker: Worker) -> BlockDump | None:
+        """What the worker holds; None before its first store."""
+        member = self._members[worker]
+        return dump_blocks(member.pool.index, member.blocks) if member.pool and member.blocks else None
+
+    def restore(self, worker: Worker, dump: BlockDump) -> None:
+        """Hold again what was dumped. The worker must hold nothing."""
+        member = self._members[worker]
+        assert member.blocks is None
+        blocks = self._enter(worker, member, dump.block_size)
+        assert member.pool is not None
+        restore_blocks(member.pool.index, blocks, dump)
 
     def match(
         self, model: str, prompt: Prompt, only: Collection[Worker], lora_path: str | None

@@ -79,21 +79,28 @@ class BlockWorker:
 
     @property
     def block_size(self) -> int | None:
-        """Tokens per block of the full-attention group (of the only group when there is none)."""
+        """Tokens per block of the full-attention group; without one what all groups' blocks are multiples of."""
         group = self.full_group
         if group is not None:
             return self.groups[group].block_size
-        return self.groups[0].block_size if set(self.groups) == {0} else None
+        return math.gcd(*(spec.block_size for spec in self.groups.values())) or None
 
     @property
     def hash_unit(self) -> int | None:
-        """The engine's hash unit in tokens where hashes are finer than, or differ between, the groups' blocks."""
+        """The engine's hash unit in tokens where request keys cannot follow its hashes; None where they can.
+
+        They cannot where hashes are finer than, or differ between, the groups' blocks, nor without full attention:
+        window and Mamba groups leave out hashes, and no other group tells which. The size of partial entries is the
+        unit itself and outweighs what was declared: vLLM ignores `--prefix-match-unit` where a Mamba cache mode other
+        than "align" is set, and until an engine with equal block sizes shows a partial entry, keys can follow it.
+        """
         if self.plain:
             return None
         sizes = {spec.block_size for spec in self.groups.values()}
-        declared = self.match_unit or self.partial_unit
-        unit = math.gcd(*sizes) if declared is None else math.gcd(declared, *sizes)
-        return unit if declared is not None or len(sizes) > 1 else None
+        if self.partial_unit is None and len(sizes) == 1 and self.full_group is not None:
+            return None
+        finer = self.partial_unit or self.match_unit
+        return math.gcd(*sizes) if finer is None else math.gcd(finer, *sizes)
 
     def blocks(self) -> Iterator[tuple[Slot, EngineHash]]:
         """Everything held, once per slot."""

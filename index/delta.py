@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from index.dump import Operation
+
 
 @dataclass(slots=True)
 class Delta:
@@ -11,7 +13,8 @@ class Delta:
 
     `stored`, `removed` count (block, medium, group) holdings that appeared or vanished; `cleared` counts
     AllBlocksCleared; `skipped` counts unusable events by reason; `orphans` counts blocks parked or dropped because
-    their parent is not known (a reason to ask for a replay).
+    their parent is not known. `operations` is a list when what was applied is to be recorded; it becomes None when
+    recording cannot tell the whole effect (orphans, a worker that changed its pool), so that a snapshot is due.
     """
 
     stored: int = 0
@@ -19,7 +22,13 @@ class Delta:
     cleared: int = 0
     orphans: int = 0
     lossy: bool = False
+    operations: list[Operation] | None = None
     skipped: dict[str, int] = field(default_factory=dict)
+
+    def record(self, operation: Operation) -> None:
+        """Note one applied event, when operations are recorded."""
+        if self.operations is not None:
+            self.operations.append(operation)
 
     def skip(self, reason: str) -> None:
         """Count one event that was not used."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import assert_never
 
 from index.block_hash import HashIdentity
 from index.block_pools import BlockPools
 from index.delta import Delta
+from index.dump import BlockDump, Dump, Operation, RadixDump
 from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent, SkippedEvent
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
@@ -53,12 +54,38 @@ class Index:
         """A vLLM worker's root block was re-derived; `shared`: with the fleet's identity."""
         self.blocks.identify(worker, identity, shared)
 
-    def apply(self, worker: Worker, batch: EventBatch) -> Delta:
-        """Apply a batch's events in order. Unusable ones cost only themselves and are counted by reason."""
-        side, delta = self._of(worker), Delta()
+    def apply(self, worker: Worker, batch: EventBatch, record: bool = False) -> Delta:
+        """Apply a batch's events in order. Unusable ones cost only themselves and are counted by reason.
+
+        With `record` the delta has the operations that `redo` does again on equal holdings.
+        """
+        side, delta = self._of(worker), Delta(operations=[] if record else None)
         for event in batch.events:
             _apply_one(side, worker, event, delta)
         return delta
+
+    def dump(self, worker: Worker) -> Dump | None:
+        """What a worker holds, as values; None when it has no pool yet."""
+        return self._of(worker).dump(worker)
+
+    def restore(self, worker: Worker, dump: Dump) -> None:
+        """Hold again what was dumped. The worker must be as after `restart`, and of the dump's kind."""
+        if isinstance(dump, BlockDump) and worker in self.blocks:
+            self.blocks.restore(worker, dump)
+        elif isinstance(dump, RadixDump) and worker in self.radix:
+            self.radix.restore(worker, dump)
+        else:
+            raise ValueError("the dump is of another kind of engine")
+
+    def redo(self, worker: Worker, operations: Iterable[Operation]) -> bool:
+        """Do recorded operations again. False: one of them does not fit what is held; what follows was not done."""
+        side = self._of(worker)
+        for operation in operations:
+            if operation[:1] == ("C",):
+                side.clear(worker)
+            elif not side.redo(worker, operation):
+                return False
+        return True
 
     def match(
         self, model: str, prompt: Prompt, only: Collection[Worker], lora_path: str | None = None
@@ -108,6 +135,7 @@ def _apply_one(side: BlockPools | RadixPools, worker: Worker, event: KVEvent, de
             delta.removed += side.clear(worker)
             delta.cleared += 1
             delta.lossy = False
+            delta.record(("C",))
         case SkippedEvent():
             delta.skip(event.reason)
             delta.lossy = delta.lossy or event.lossy

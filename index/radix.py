@@ -12,8 +12,10 @@ from array import array
 from collections.abc import Iterable
 
 from index.delta import Delta
+from index.dump import RadixDump
 from index.event import BlockRemoved, BlockStored
 from index.parked_runs import Run
+from index.radix_dump import dump_radix, restore_radix
 from index.radix_holder import handle_of, handles_of
 from index.radix_holdings import Holdings
 from index.radix_match import Held, deepest, match_prefix
@@ -88,6 +90,14 @@ class RadixIndex:
                 delta.skip("cycle")
             else:
                 self._store_run(slot, Run(parent, hashes, event.tokens, event.medium), namespace, delta)
+
+    def dump(self, slot: int) -> RadixDump:
+        """What a worker holds, run by run."""
+        return dump_radix(self._holdings, slot, self.page_size, bigrams=self.unit_bytes == 8)
+
+    def restore(self, slot: int, dump: RadixDump) -> None:
+        """Hold again what was dumped; the worker must hold nothing."""
+        restore_radix(self._holdings, slot, dump)
 
     def remove(self, slot: int, event: BlockRemoved, delta: Delta) -> None:
         """Apply a removal; pages the worker does not hold in that medium do not matter."""

@@ -40,6 +40,10 @@ class RadixNamespaces:
         """Discovery says that this worker sends the dynamo format: a hash not explained is a hidden namespace."""
         self._genuine.add(slot)
 
+    def is_genuine(self, slot: int) -> bool:
+        """Whether a hash of this worker that cannot be explained lies in a hidden namespace."""
+        return slot in self._genuine
+
     def forget(self, slot: int) -> None:
         """The worker is gone: what its slot says next is not known to be SGLang's."""
         self._genuine.discard(slot)

@@ -6,14 +6,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from index.delta import Delta
+from index.dump import Operation, RadixDump
 from index.event import BlockRemoved, BlockStored
 from index.page_hash import lora_id
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
 from index.radix import RadixIndex
+from index.radix_dump import store_operation, stored_event
 from index.radix_namespace import NamespaceRequest, RadixNamespaces
 from index.radix_units import bigrams, reusable_units
-from index.worker import EngineKind, Worker
+from index.worker import EngineKind, Medium, Worker
 
 TOKEN_BYTES = 4
 BIGRAM_BYTES = 8
@@ -93,8 +95,10 @@ class RadixPools:
             if member.pool is None:
                 delta.skip("placeholder")
                 return
-        else:
-            self._place(worker, member, event)
+        elif not self._place(worker, member, event):
+            delta.skip("block_size")
+            delta.lossy = True
+            return
         pool = member.pool
         assert pool is not None
         namespace = ""
@@ -102,12 +106,48 @@ class RadixPools:
             ids = member.lora_ids.get(event.lora_name or "", ())
             namespace = pool.namespaces.of_root(member.slot, event, ids)
         pool.index.store(member.slot, event, namespace, delta)
+        delta.record(store_operation(event, namespace))
 
     def drop(self, worker: Worker, event: BlockRemoved, delta: Delta) -> None:
         """Apply one removal."""
         member = self._members[worker]
         if member.pool is not None:
             member.pool.index.remove(member.slot, event, delta)
+            delta.record(("r", int(event.medium), event.block_hashes))
+
+    def redo(self, worker: Worker, operation: Operation) -> bool:
+        """Do a recorded store or removal again. False: it does not fit what is held."""
+        member = self._members[worker]
+        match operation:
+            case ("s", *fields):
+                event, namespace = stored_event(fields)
+                if event.tokens and not self._place(worker, member, event):
+                    return True
+                if member.pool is None:
+                    return False
+                member.pool.index.store(member.slot, event, namespace, Delta())
+                return True
+            case ("r", int(medium), list(hashes)) if member.pool is not None:
+                member.pool.index.remove(member.slot, BlockRemoved(hashes, Medium(medium)), Delta())
+                return True
+            case _:
+                return False
+
+    def dump(self, worker: Worker) -> RadixDump | None:
+        """What the worker holds; None before its first store."""
+        member = self._members[worker]
+        if member.pool is None:
+            return None
+        return member.pool.index.dump(member.slot)._replace(genuine=member.pool.namespaces.is_genuine(member.slot))
+
+    def restore(self, worker: Worker, dump: RadixDump) -> None:
+        """Hold again what was dumped. The worker must hold nothing."""
+        member = self._members[worker]
+        self._place(worker, member, BlockStored([], None, b"", dump.page_size, bigrams=dump.bigrams))
+        assert member.pool is not None
+        if dump.genuine:
+            member.pool.namespaces.expect_dynamo(member.slot)
+        member.pool.index.restore(member.slot, dump)
 
     def match(
         self, model: str, prompt: Prompt, only: Collection[Worker], lora_path: str | None
@@ -145,13 +185,15 @@ class RadixPools:
             pages, size_bytes = pool.index.page_count, pool.index.size_bytes
             yield PoolStats(model, EngineKind.SGLANG, size, len(pool.names), pages, holders, size_bytes)
 
-    def _place(self, worker: Worker, member: _Member, event: BlockStored) -> None:
-        """Into the pool of the event's page size and units; a worker that changes them begins anew there."""
+    def _place(self, worker: Worker, member: _Member, event: BlockStored) -> bool:
+        """Into the pool of the event's page size and units; False for another one than that of what it holds."""
         units = BIGRAM_BYTES if event.bigrams else TOKEN_BYTES
         place = (member.spec.model, event.block_size, units)
         pool = self._pools.get(place)
         if pool is not None and pool is member.pool:
-            return
+            return True
+        if member.pool is not None and any(member.pool.index.pages(member.slot)):
+            return False
         self._leave(member)
         if pool is None:
             page_bytes = event.block_size * units
@@ -162,6 +204,7 @@ class RadixPools:
         pool.index.add(member.slot)
         if member.dynamo:
             pool.namespaces.expect_dynamo(member.slot)
+        return True
 
     def _leave(self, member: _Member) -> None:
         pool, member.pool = member.pool, None

@@ -1,0 +1,116 @@
+"""Dumps restore to equal holdings, and recorded operations done again on them keep them equal."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from engine.wire import decode
+from index.dump import BlockDump, Dump, Operation, RadixDump
+from index.index import Index
+from index.pool import WorkerSpec
+from index.prompt import MultimodalItem, Prompt
+from index.worker import EngineKind, Worker
+from tests.support.golden import Row, Stream, sglang_stream, vllm_stream, vllm_streams
+
+WORKER = Worker("one", 0)
+OTHER = Worker("other", 0)
+SGLANG = ["page1", "page16", "page1_dynamo", "page16_eagle", "fuzz_page1", "page16_host_tier"]
+STREAMS = [*(("vllm", name) for name in vllm_streams()), *(("sglang", name) for name in SGLANG)]
+
+
+def load(engine: str, name: str) -> Stream:
+    return vllm_stream(name) if engine == "vllm" else sglang_stream(name)
+
+
+def index_of(stream: Stream) -> Index:
+    index = Index()
+    eagle = stream.settings.get("speculative") == "eagle"
+    index.add(WORKER, WorkerSpec("m", EngineKind(stream.engine), eagle, stream.settings.get("prefix_match_unit")))
+    return index
+
+
+def canonical(dump: Dump | None) -> object:
+    match dump:
+        case None:
+            return None
+        case BlockDump():
+            slots = sorted(
+                (slot.group, slot.medium, sorted(_pairs(slot.hashes, slot.keys), key=repr), sorted(slot.counts.items()))
+                for slot in dump.slots
+            )
+            return dump.block_size, sorted(dump.groups), dump.partial_unit, slots
+        case RadixDump():
+            pages: set[tuple[int, bytes, bytes]] = set()
+            for run in dump.runs:
+                pages |= {(run.medium, run.hashes[at : at + 8], b"") for at in range(0, len(run.hashes), 8)}
+            return dump.page_size, dump.bigrams, pages, dump.copies
+
+
+def _pairs(hashes: list[int | bytes], keys: bytes) -> list[tuple[int | bytes, bytes]]:
+    return [(block, keys[8 * at : 8 * at + 8]) for at, block in enumerate(hashes)]
+
+
+def answers(index: Index, rows: list[Row]) -> list[object]:
+    found: list[object] = []
+    for row in rows:
+        items = tuple(
+            MultimodalItem(item["hash"], item["offset"], item["length"]) for item in row.fields.get("mm_items", ())
+        )
+        prompt = Prompt(
+            array("I", row.tokens).tobytes(),
+            row.fields.get("lora"),
+            row.fields.get("cache_salt"),
+            row.fields.get("extra_key"),
+            items,
+        )
+        match = index.match("m", prompt, {WORKER}).get(WORKER)
+        found.append(None if match is None else match[1:])
+    return found
+
+
+@pytest.mark.parametrize(("engine", "name"), STREAMS)
+def test_a_dump_at_any_point_and_the_operations_after_it_give_the_same_holdings(engine: str, name: str) -> None:
+    stream = load(engine, name)
+    original, copies = index_of(stream), list[Index]()
+    rows = list({(row.name, str(row.fields)): row for row in stream.rows}.values())
+    unrecorded = 0
+    for number, (_, payload) in enumerate(sorted(stream.payloads.items())):
+        batch = decode(payload, EngineKind(engine))
+        delta = original.apply(WORKER, batch, record=True)
+        operations: list[Operation] | None = delta.operations
+        if operations is None:
+            unrecorded += 1
+            copies = []
+        for copy in copies:
+            assert operations is not None
+            assert copy.redo(WORKER, operations)
+        if number % 7 == 0:
+            copy = index_of(stream)
+            dump = original.dump(WORKER)
+            if dump is not None:
+                copy.restore(WORKER, dump)
+            copies.append(copy)
+        if number % 10 == 0:
+            expected = canonical(original.dump(WORKER)), answers(original, rows)
+            assert all((canonical(copy.dump(WORKER)), answers(copy, rows)) == expected for copy in copies)
+    assert unrecorded <= 3
+    assert len(copies) > 1
+    for copy in copies:
+        copy.remove(WORKER)
+        assert list(copy.stats()) == []
+
+
+def test_a_dump_of_another_kind_is_refused() -> None:
+    index = Index()
+    index.add(WORKER, WorkerSpec("m", EngineKind.VLLM))
+    with pytest.raises(ValueError, match="another kind"):
+        index.restore(WORKER, RadixDump(1, False, False, [], {}, True))
+
+
+def test_operations_that_do_not_fit_are_told() -> None:
+    index = Index()
+    index.add(WORKER, WorkerSpec("m", EngineKind.VLLM))
+    assert not index.redo(WORKER, [("R", 0, 0, [1])])
+    assert not index.redo(WORKER, [("nonsense",)])
