@@ -196,7 +196,7 @@ def test_only_instances_that_serve_the_adapter_are_eligible() -> None:
     with (
         FakeEngine(EngineKind.VLLM, adapters={"sql": V1}) as one,
         FakeEngine(EngineKind.VLLM) as other,
-        serving(fleet(instance("a", engine=one), instance("b", engine=other))) as run,
+        serving(fleet(instance("a", server=one), instance("b", server=other))) as run,
     ):
         wait_for_adapters(run, "a", {"sql": V1})
         wait_until(lambda: run.instance("b")["version"] is not None, 5)

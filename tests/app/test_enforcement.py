@@ -246,8 +246,8 @@ def test_sglang_has_no_seed_to_be_refused_for() -> None:
     odd = sglang_stored(ASKED) | {"block_hashes": list(range(1, 65))}
     with Publisher() as first, Publisher() as second:
         settings = fleet(
-            instance("a", first) | {"engine": "sglang"},
-            instance("b", second) | {"engine": "sglang"},
+            instance("a", first, engine="sglang"),
+            instance("b", second, engine="sglang"),
             hash={"algorithm": "sha256_cbor", "seed": "42"},
         )
         with serving(settings) as run:
@@ -282,7 +282,7 @@ def test_an_sglang_release_with_unusable_events_is_refused_until_it_is_replaced(
 
 def test_the_identity_goes_with_the_models_last_vllm_instance() -> None:
     with Publisher() as first, Publisher() as second, Publisher() as third:
-        settings = fleet(instance("a", first), instance("s", third) | {"engine": "sglang"})
+        settings = fleet(instance("a", first), instance("s", third, engine="sglang"))
         with serving(settings) as run:
             publish(run, "a", first, vllm_stored(ASKED))
             assert run.http.delete("/instances/a").status_code == 204

@@ -30,12 +30,12 @@ def fleet(*instances: dict[str, Any], **sections: Any) -> dict[str, Any]:
 
 
 def instance(
-    name: str, publisher: Publisher | None = None, engine: FakeEngine | None = None, **fields: Any
+    name: str, publisher: Publisher | None = None, server: FakeEngine | None = None, **fields: Any
 ) -> dict[str, Any]:
-    """An instance's settings. Without `engine` nobody listens at its URL."""
-    settings: dict[str, Any] = {"id": name, "engine": "vllm", "model": "m", "url": engine.url if engine else free_url()}
-    if engine is not None:
-        settings["engine"] = engine.kind.value
+    """An instance's settings. `server` is its HTTP side; without, nobody listens at its URL."""
+    settings: dict[str, Any] = {"id": name, "engine": "vllm", "model": "m", "url": server.url if server else free_url()}
+    if server is not None:
+        settings["engine"] = server.kind.value
     if publisher is not None:
         settings["events"] = publisher.events
         if publisher.replay is not None:
