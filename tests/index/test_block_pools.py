@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from index import block_holders
-from index.block_hash import HashIdentity
+from index.block_hash import HashIdentity, chain, wire_uint64
 from index.block_pools import BlockPools
 from index.delta import Delta
 from index.event import BlockRemoved, BlockStored, EngineHash, ExtraKey
@@ -295,6 +295,17 @@ def test_a_malformed_store_is_counted_and_lossy(play: Play) -> None:
     assert play.delta.skipped == {"shape": 1}
     assert play.delta.lossy
     assert play.matched(range(1, 8)) == 0
+
+
+def test_windows_without_full_attention_are_followed_by_the_engines_own_hashes(play: Play) -> None:
+    blocks = [wire_uint64(digest) for digest in chain(IDENTITY, range(1, 17), 4)]
+    play.store(A, [*blocks[2:]], range(1, 17), kind="sliding_window", window=8)
+    assert play.match(range(1, 18))[1:3] == (0, 0)
+    play.pools.identify(A, IDENTITY, shared=True)
+    assert play.match(range(1, 18))[1:3] == (16, 16)
+    assert play.match(range(1, 17))[1:3] == (0, 0)
+    play.remove(A, [blocks[2]])
+    assert play.match(range(1, 18))[1:3] == (0, 0)
 
 
 def test_a_restart_forgets_layout_and_identity(play: Play) -> None:
