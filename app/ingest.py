@@ -10,7 +10,7 @@ import structlog
 from app.fleet import Instance, TrackedWorker
 from app.hash_check import HashCheck
 from app.metrics import Metrics
-from engine.stream import BadFrame, Batch, Clear, Gap, Link, Signal
+from engine.stream import BadFrame, Batch, Clear, Gap, Link, Resumed, Signal
 from engine.wire import WireError, decode
 from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent
 from index.index import Index
@@ -50,6 +50,8 @@ class WorkerIngest:
                 self._batch(seq, payload, replayed)
             case Clear(reason, trust):
                 self._clear(reason, trust)
+            case Resumed():
+                _log.info("worker resumed", **self._names())
             case Link(up):
                 self._link(up)
             case Gap(missing):

@@ -87,6 +87,18 @@ class Applied:
         if len(self._digests) > 2 * self._limit:
             del self._digests[: len(self._digests) - self._limit]
 
+    def resume(self, next_seq: int, digest: bytes | None) -> None:
+        """Go on after a batch that somebody else applied, of which only the digest is known, if anything."""
+        self.clear()
+        if next_seq > 0 and digest is not None and len(digest) == 8:
+            self._next = next_seq
+            self._digests.append(int.from_bytes(digest, "big"))
+
+    @property
+    def last(self) -> bytes | None:
+        """The digest of the newest one, None if there is none."""
+        return self._digests[-1].to_bytes(8, "big") if self._digests else None
+
     def has(self, seq: int, payload: bytes) -> bool:
         """Whether this very batch was applied, as far back as is remembered."""
         place = len(self._digests) - (self._next - seq)

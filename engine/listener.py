@@ -26,11 +26,24 @@ from engine.stream import (
     Link,
     ListenerLimits,
     Position,
+    Resumed,
     Signal,
     Source,
 )
 
-__all__ = ["BadFrame", "Batch", "Clear", "Gap", "Link", "Listener", "ListenerLimits", "Position", "Signal", "Source"]
+__all__ = [
+    "BadFrame",
+    "Batch",
+    "Clear",
+    "Gap",
+    "Link",
+    "Listener",
+    "ListenerLimits",
+    "Position",
+    "Resumed",
+    "Signal",
+    "Source",
+]
 
 END_SEQ = 2**64 - 1
 """The number in the end marker of a replay answer."""
@@ -43,8 +56,9 @@ class Listener:
 
     Each step yields all that is ready, in order, never an empty list; the iteration has no end. A slow consumer loses
     nothing: both sockets receive without a high-water mark. `fingerprint` tells what identifies the engine's process;
-    an error, None or no answer within `fingerprint_s` count as unknown. Entering raises `zmq.ZMQError` for an endpoint
-    that is not one. Needs an event loop with `add_reader`.
+    an error, None or no answer within `fingerprint_s` count as unknown. With `resume`, a `Resumed` says that what the
+    consumer holds up to that position stays, or a `Clear` that it does not, before the first `Batch`. Entering raises
+    `zmq.ZMQError` for an endpoint that is not one. Needs an event loop with `add_reader`.
     """
 
     def __init__(
@@ -84,7 +98,10 @@ class Listener:
 
     @property
     def position(self) -> Position | None:
-        """What a later Listener can `resume` from, once everything yielded so far has been applied."""
+        """What a later Listener can `resume` from, once the whole of the list yielded last has been applied.
+
+        None: there is nothing to resume; the consumer holds nothing, or is about to be told to forget it. Free of cost.
+        """
         return self._sequence.position
 
     async def __aenter__(self) -> Self:

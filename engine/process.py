@@ -1,4 +1,8 @@
-"""Which process of an engine is on the line: its fingerprint, and the batches that wait while that is in doubt."""
+"""Which process of an engine is on the line: its fingerprint, and the batches that wait while that is in doubt.
+
+What is known belongs to the process whose batches were applied. What is told while in doubt is only claimed: it may be
+of another process, and nothing may be compared with it until the doubt is settled.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,13 @@ class Process:
         self._limits = limits
         self._inquiries = 0
         self._gap_inquiry_from = 0.0
-        self._doubt_until: float | None = None
         self._aside: list[tuple[int, bytes]] = []
         self._aside_bytes = 0
+        self._claimed: str | None = None
         self.known = known
         self.inquiry: int | None = None
+        self.verdict_until: float | None = None
+        """In doubt: when a verdict that has not come counts as unknown. None when no verdict is waited for."""
 
     def inquire(self) -> None:
         """Ask for the fingerprint; an earlier inquiry no longer counts."""
@@ -37,12 +43,22 @@ class Process:
     def doubt(self, now: float) -> None:
         """A new connection: until the verdict nobody knows whose batches come."""
         self.inquire()
-        self._doubt_until = now + self._limits.fingerprint_s
+        self.verdict_until = now + self._limits.fingerprint_s
+
+    def claim(self, fingerprint: str | None) -> None:
+        """Somebody answered while in doubt."""
+        self._claimed = fingerprint
 
     @property
-    def doubt_until(self) -> float | None:
-        """When a verdict that has not come counts as unknown; None without doubt."""
-        return self._doubt_until
+    def is_same(self) -> bool:
+        """Whether the claim alone proves that the process is the known one."""
+        return self._claimed is not None and self._claimed == self.known
+
+    def settle(self, same: bool) -> list[tuple[int, bytes]]:
+        """The doubt is over. The batches set aside, in order of arrival."""
+        if self._claimed is not None or not same:
+            self.known = self._claimed
+        return self._take_aside()
 
     def set_aside(self, seq: int, payload: bytes) -> bool:
         """Keep a batch until the verdict. True: no more can be kept."""
@@ -50,13 +66,12 @@ class Process:
         self._aside_bytes += len(payload)
         return len(self._aside) >= self._limits.held_batches or self._aside_bytes >= self._limits.held_bytes
 
-    def end_doubt(self) -> list[tuple[int, bytes]]:
-        """The batches set aside, in order of arrival."""
-        aside, self._aside, self._aside_bytes = self._aside, [], 0
-        self._doubt_until = None
-        return aside
-
     def disconnect(self) -> None:
-        """What was asked and set aside belongs to a connection that is gone."""
+        """What was asked, claimed and set aside belongs to a connection that is gone."""
         self.inquiry = None
-        self.end_doubt()
+        self._take_aside()
+
+    def _take_aside(self) -> list[tuple[int, bytes]]:
+        aside, self._aside, self._aside_bytes = self._aside, [], 0
+        self.verdict_until, self._claimed = None, None
+        return aside

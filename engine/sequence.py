@@ -10,35 +10,25 @@ shell, `ask` (the replay request that should be under way), `inquiry` (a fingerp
 
 from __future__ import annotations
 
-import math
 import random
-import struct
 from collections import Counter
 from collections.abc import Callable
 from typing import Literal
 
 from engine.asking import Ask, Asking
 from engine.backlog import Applied, Backlog, Held
+from engine.engine_time import EngineClock, engine_time
 from engine.process import Process
-from engine.stream import Batch, Clear, Gap, Link, ListenerLimits, Position, Signal
+from engine.stream import Batch, Clear, Gap, Link, ListenerLimits, Position, Resumed, Signal
 from index.worker import Trust
-
-_FLOAT64 = struct.Struct(">d")
-
-
-def engine_time(payload: bytes) -> float | None:
-    """The engine's clock in seconds at the head of a batch `[ts, events, ...]`; None in any other form."""
-    if len(payload) < 10 or payload[0] & 0xF0 != 0x90 or payload[0] < 0x92 or payload[1] != 0xCB:
-        return None
-    ts: float = _FLOAT64.unpack_from(payload, 2)[0]
-    return ts if math.isfinite(ts) else None
 
 
 class Sequence:
     """The state of one stream. Never emits a batch twice or out of order; a loss that cannot be made good is a `Clear`.
 
     `replay` tells whether the publisher can be asked at all. With `resume`, the consumer already holds a worker's
-    blocks up to a position: they stay if the engine's fingerprint is still the same.
+    blocks up to a position. They stay, as after a lost connection, if the engine's process proves to be the same: by an
+    equal fingerprint, or, when that is unknown, by the last applied batch, replayed under its number.
     """
 
     def __init__(
@@ -53,13 +43,17 @@ class Sequence:
         self._signals: list[Signal] = []
         self._reason = "start"
         self._fresh = resume is None  # nothing applied since the last beginning
+        self._resuming = resume is not None  # the consumer waits to hear whether what it holds may stay
+        self._position = resume
         self._decided = False  # the Clear of that beginning was emitted
         self._trust = Trust.PARTIAL if resume is None else resume.trust
         self._expected = 0 if resume is None else resume.next_seq
         self._next_live: int | None = None
-        self._newest: tuple[int, float] | None = None  # highest number seen and its engine time
+        self._clock = EngineClock(limits.clock_step_s)
         self._backlog = Backlog(limits.held_batches, limits.held_bytes)
         self._applied = Applied(limits.remembered_batches)
+        if resume is not None:
+            self._applied.resume(resume.next_seq, resume.digest)
         self._asking = Asking(limits, jitter)
         self._decide_at: float | None = None
         self._resynced_at: float | None = None
@@ -73,6 +67,7 @@ class Sequence:
     def take(self) -> list[Signal]:
         """Everything to tell the consumer since the last call, in order."""
         signals, self._signals = self._signals, []
+        self._position = self._reached()
         return signals
 
     @property
@@ -87,13 +82,16 @@ class Sequence:
 
     def deadline(self) -> float | None:
         """When `tick` is next needed, if nothing else happens."""
-        times = (self._process.doubt_until, self._decide_at, self._asking.deadline())
+        times = (self._process.verdict_until, self._decide_at, self._asking.deadline())
         return min((time for time in times if time is not None), default=None)
 
     @property
     def position(self) -> Position | None:
-        """Where a later Sequence could resume; None while nothing of the present process was applied."""
-        return None if self._fresh else Position(self._expected, self._process.known, self._trust)
+        """Where a later Sequence could resume, once everything taken was applied; None: nothing of this process was.
+
+        It moves with `take` only. Reading it costs nothing.
+        """
+        return self._position
 
     # What the sockets and the clock say
 
@@ -101,7 +99,7 @@ class Sequence:
         """A message of the event socket."""
         if self._link in ("down", "doubt"):
             if self._process.set_aside(seq, payload):
-                self._verdict_overdue(now)
+                self._too_much_aside(now)
             return
         self._asking.live(now)
         ts = engine_time(payload)
@@ -109,13 +107,13 @@ class Sequence:
             if self._is_known(seq, payload):
                 return
             self._restart()
-        elif self._steps_back(ts):
+        elif self._clock.jumps_back(ts):
             self._restart()
         if self._next_live is not None and seq > self._floor():
             self._signals.append(Gap(seq - self._floor()))
             self._process.suspect(now)
         self._next_live = seq + 1
-        self._note_time(seq, ts)
+        self._clock.note(seq, ts)
         self._take_in(seq, payload, now)
 
     def replayed(self, ask_id: int, seq: int, payload: bytes, now: float) -> None:
@@ -123,9 +121,11 @@ class Sequence:
         if self._asking.current is None or self._asking.current.id != ask_id:
             return
         self._asking.answered(now)
-        if seq < self._expected:
+        if self._link == "doubt":
+            self._end_doubt(same=seq == self._expected - 1 and self._applied.has(seq, payload), now=now)
+        elif seq < self._expected:
             return
-        if seq == self._expected:
+        elif seq == self._expected:
             self._asking.progressed = True
             self._apply(seq, payload, replayed=True)
             self._drain()
@@ -151,6 +151,8 @@ class Sequence:
         else:
             self._link = "doubt"
             self._process.doubt(now)
+            if self._process.known is None:
+                self._ask_for_proof(now)
 
     def link_down(self) -> None:
         """The event socket was disconnected. What it still held must have been fed before."""
@@ -169,8 +171,10 @@ class Sequence:
         process.inquiry = None
         known = process.known
         if self._link == "doubt":
-            process.known = fingerprint
-            self._end_doubt(same=fingerprint is not None and fingerprint == known, now=now)
+            process.claim(fingerprint)
+            proving = self._asking.waiting or (fingerprint is None and self._ask_for_proof(now))
+            if not proving:
+                self._end_doubt(process.is_same, now)
         elif fingerprint is not None:
             process.known = fingerprint
             if known is not None and fingerprint != known:
@@ -179,8 +183,9 @@ class Sequence:
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        if self._process.doubt_until is not None and now >= self._process.doubt_until:
-            self._verdict_overdue(now)
+        if self._process.verdict_until is not None and now >= self._process.verdict_until:
+            assert self._process.inquiry is not None
+            self.verdict(self._process.inquiry, None, now)
         if self._asking.expired(now):
             self._answer_over(now, marker=False)
         if self._asking.due(now):
@@ -195,13 +200,18 @@ class Sequence:
         lately = self._resynced_at is not None and now - self._resynced_at < self._limits.resync_s
         if not self._replay or self._link != "up" or self._fresh or self._resync_useless or lately:
             return False
-        next_live, newest = self._next_live, self._newest
+        next_live, clock = self._next_live, self._clock
         self._begin(reason)
-        self._next_live, self._newest = next_live, newest  # still the same process
+        self._next_live, self._clock = next_live, clock  # still the same process
         self._resync_useless = True
         self._resynced_at = now
         self._send_ask(now)
         return True
+
+    def _reached(self) -> Position | None:
+        if self._fresh:
+            return None
+        return Position(self._expected, self._process.known, self._applied.last, self._trust)
 
     # Order
 
@@ -212,13 +222,6 @@ class Sequence:
     def _is_known(self, seq: int, payload: bytes) -> bool:
         held = self._backlog.get(seq)
         return self._applied.has(seq, payload) or (held is not None and held.payload == payload)
-
-    def _steps_back(self, ts: float | None) -> bool:
-        return ts is not None and self._newest is not None and ts < self._newest[1] - self._limits.clock_step_s
-
-    def _note_time(self, seq: int, ts: float | None) -> None:
-        if ts is not None and (self._newest is None or seq >= self._newest[0]):
-            self._newest = (seq, ts)
 
     def _take_in(self, seq: int, payload: bytes, now: float) -> None:
         if seq != self._expected:
@@ -235,7 +238,7 @@ class Sequence:
         self._expected = seq + 1
         self._applied.add(seq, payload)
         if replayed:
-            self._note_time(seq, engine_time(payload))
+            self._clock.note(seq, engine_time(payload))
         self._signals.append(Batch(seq, payload, replayed))
 
     def _drain(self) -> None:
@@ -284,6 +287,9 @@ class Sequence:
 
     def _answer_over(self, now: float, marker: bool) -> None:
         self._asking.finish()
+        if self._link == "doubt":
+            self._end_doubt(same=False, now=now)
+            return
         if self._backlog:
             if self._asking.exhausted:
                 self._give_up_hole()
@@ -315,7 +321,7 @@ class Sequence:
         self._fresh, self._decided = True, False
         self._expected = 0
         self._next_live = None
-        self._newest = None
+        self._clock = EngineClock(self._limits.clock_step_s)
         self._resync_useless = False
         self._backlog.clear()
         self._applied.clear()
@@ -326,17 +332,31 @@ class Sequence:
         self._process.known = None
         self._process.inquire()
 
+    def _ask_for_proof(self, now: float) -> bool:
+        """Look for the last applied batch: its process alone has it. False: there is nobody to ask, or nothing to show.
+
+        In doubt only this is asked for, and the first thing that is answered, or time, ends the doubt.
+        """
+        if not self._replay or self._fresh or self._applied.last is None:
+            return False
+        self._process.verdict_until = None
+        self._asking.send(self._expected - 1, now, hunting=False)
+        return True
+
     def _end_doubt(self, same: bool, now: float) -> None:
         self._link = "up"
-        aside = self._process.end_doubt()
+        aside = self._process.settle(same)
         if not same:
             self._begin("reconnect")
+        elif self._resuming:
+            self._signals.append(Resumed())
+        self._resuming = False
         for seq, payload in aside:
             self.live(seq, payload, now)
         self._go_on(now)
 
-    def _verdict_overdue(self, now: float) -> None:
-        if self._process.inquiry is not None:
-            self.verdict(self._process.inquiry, None, now)
+    def _too_much_aside(self, now: float) -> None:
+        if self._link == "doubt":
+            self._end_doubt(same=False, now=now)
         else:
-            self._process.end_doubt()  # too much while disconnected: what is dropped shows as a gap
+            self._process.disconnect()  # what is dropped shows as a gap

@@ -20,10 +20,16 @@ class Source(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a worker was followed: what a later listener needs to go on without starting from 0."""
+    """How far a worker was followed: what a later listener needs to go on without starting from 0.
+
+    `fingerprint` identifies the engine's process; None: unknown. `digest` is the xxh3_64 (8 bytes, canonical) of the
+    payload of batch `next_seq - 1`, which holds the time it was made; None: unknown. One of the two must be found
+    again, or the consumer has to start over.
+    """
 
     next_seq: int
     fingerprint: str | None
+    digest: bytes | None
     trust: Trust
 
 
@@ -47,6 +53,13 @@ class Clear(NamedTuple):
     trust: Trust
 
 
+class Resumed(NamedTuple):
+    """The process is the one that the resumed position was of: what is held stays, and `Position.trust` with it.
+
+    Comes once, and only if `resume` was given: either this or a `Clear` precedes the first `Batch`.
+    """
+
+
 class Link(NamedTuple):
     """The event socket was connected (ZMTP handshake done) or lost."""
 
@@ -65,7 +78,7 @@ class BadFrame(NamedTuple):
     reason: str
 
 
-Signal = Batch | Clear | Link | Gap | BadFrame
+Signal = Batch | Clear | Resumed | Link | Gap | BadFrame
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,8 @@ class ListenerLimits:
     """Without a live batch, until a lost tail is asked for; doubles while nothing comes."""
     idle_max_s: float = 30.0
     fingerprint_s: float = 3.0
-    """Until an unanswered fingerprint counts as unknown; live batches of a new connection are held back so long."""
+    """Until an unanswered fingerprint counts as unknown; live batches of a new connection are held back so long, and
+    `first_answer_s` longer when the last applied batch is looked for instead."""
     inquiry_s: float = 5.0
     """Between two fingerprint calls that gaps give rise to."""
     resync_s: float = 5.0
