@@ -2,7 +2,9 @@
 
 vLLM announces partial entries (blocks hashed finer than they are stored) with a parent that was perhaps never announced
 and without the tokens before them: only the engine's own chain, re-derived with its verified algorithm and seed, finds
-them. Used for hybrid models with mixed block sizes alone; everything else goes by request keys.
+them. Used for hybrid models with mixed block sizes or partial entries, and for models without full attention, whose
+events leave out hashes that no other group's events name; everything else goes by request keys. Without a verified
+identity, or for an adapter whose path is not known, such lookups fall back to keys and fall short, never over.
 """
 
 from __future__ import annotations

@@ -2,6 +2,13 @@
 
 Mirrors vLLM 0.32 `v1/core/kv_cache_coordinator.py` (`UnitaryKVCacheCoordinator`, `HybridKVCacheCoordinator`) and the
 `find_longest_cache_hit` of `v1/core/single_type_kv_cache_manager.py`, with a predicate in place of the block pool.
+
+What the wire does not tell, and what is done about it:
+- the chunk of chunked local attention: taken as full attention, which needs more blocks than the engine does;
+- which groups an MTP draft model uses (`is_eagle_group`): EAGLE drops a block in every group. Too little where the
+  engine drops it in some; too much only where a draft group has a spec of its own beside full attention and Mamba;
+- a hash unit finer than every block size before the first partial entry: nothing is found until one comes, unless the
+  unit is declared.
 """
 
 from __future__ import annotations
