@@ -3,9 +3,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,98 +13,19 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from engine.listener import BadFrame, Batch, Clear, Gap, Link, Listener, ListenerLimits, Position, Signal, Source
-from index.worker import Trust
+from engine.listener import (
+    BadFrame,
+    Batch,
+    Gap,
+    Link,
+    Listener,
+    Signal,
+    Source,
+)
+from tests.support.follower import EXACT, LIMITS, PARTIAL, following, source_of, subscribed, unknown
 from tests.support.publisher import Publisher, batch, ranks
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-LIMITS = ListenerLimits(first_answer_s=0.4, next_answer_s=0.4, settle_s=0.15, idle_s=0.3, idle_max_s=1.0)
-EXACT, PARTIAL = Trust.EXACT, Trust.PARTIAL
-
-
-@pytest.fixture
-def context() -> Iterator[zmq.asyncio.Context]:
-    context = zmq.asyncio.Context()
-    yield context
-    context.term()  # hangs if a socket was left open
-
-
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
-    with Publisher() as publisher:
-        yield publisher
-
-
-@dataclass
-class Follower:
-    """A consumer of a listener: what it was told, and what it holds since the last Clear."""
-
-    listener: Listener
-    signals: list[Signal] = field(default_factory=list)
-    held: list[Batch] = field(default_factory=list)
-    trust: Trust | None = None
-    told: asyncio.Event = field(default_factory=asyncio.Event)
-    delay_s: float = 0.0
-
-    async def run(self) -> None:
-        async for signals in self.listener:
-            for signal in signals:
-                self.signals.append(signal)
-                if isinstance(signal, Clear):
-                    self.held, self.trust = [], signal.trust
-                elif isinstance(signal, Batch):
-                    assert not self.held or signal.seq == self.held[-1].seq + 1
-                    self.held.append(signal)
-                    if self.delay_s:
-                        await asyncio.sleep(self.delay_s)
-            self.told.set()
-
-    async def until(self, true: Callable[[], bool], timeout_s: float = 10.0) -> None:
-        async with asyncio.timeout(timeout_s):
-            while not true():
-                self.told.clear()
-                await self.told.wait()
-
-    async def holds(self, *seqs: int, timeout_s: float = 10.0) -> None:
-        try:
-            await self.until(lambda: [b.seq for b in self.held] == list(seqs), timeout_s)
-        except TimeoutError:
-            raise AssertionError(f"holds {[b.seq for b in self.held][:20]}, not {seqs[:20]}") from None
-
-    @property
-    def clears(self) -> list[str]:
-        return [f"{s.reason}:{s.trust}" for s in self.signals if isinstance(s, Clear)]
-
-
-async def unknown() -> str | None:
-    return None
-
-
-@asynccontextmanager
-async def following(
-    context: zmq.asyncio.Context,
-    source: Source,
-    fingerprint: Callable[[], Awaitable[str | None]] = unknown,
-    limits: ListenerLimits = LIMITS,
-    resume: Position | None = None,
-) -> AsyncIterator[Follower]:
-    async with Listener(context, source, limits, fingerprint, resume) as listener:
-        follower = Follower(listener)
-        task = asyncio.create_task(follower.run())
-        try:
-            yield follower
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-
-def source_of(publisher: Publisher) -> Source:
-    return Source(publisher.events, publisher.replay, publisher.topic)
-
-
-async def subscribed(publisher: Publisher, count: int = 1) -> None:
-    await asyncio.to_thread(publisher.wait_for_subscriber, 10, count)
 
 
 # In order, each once
@@ -259,148 +180,6 @@ async def test_a_busy_stream_leaves_the_event_loop_to_others(
             await asyncio.sleep(0)
             turns += bool(follower.held)
     assert turns > 50
-
-
-# Restarts and reconnects
-
-
-async def test_a_restart_in_place_is_a_new_process(context: zmq.asyncio.Context, publisher: Publisher) -> None:
-    async with following(context, source_of(publisher)) as follower:
-        await subscribed(publisher)
-        publisher.publish_all([batch() for _ in range(3)])
-        await follower.holds(0, 1, 2)
-        await asyncio.to_thread(publisher.restart)
-        await subscribed(publisher)
-        new = batch()
-        publisher.publish(new)
-        await follower.until(lambda: [b.payload for b in follower.held] == [new])
-    assert follower.clears == ["start:exact", "reconnect:exact"]
-    assert [s.up for s in follower.signals if isinstance(s, Link)] == [True, False, True]
-
-
-@pytest.mark.parametrize("fingerprints", [True, False])
-@pytest.mark.parametrize("replay", [True, False])
-async def test_a_restart_hidden_by_progress_leaves_no_old_block(
-    context: zmq.asyncio.Context, fingerprints: bool, replay: bool
-) -> None:
-    process = "old"
-
-    async def fingerprint() -> str | None:
-        return process if fingerprints else None
-
-    with Publisher(replay=replay) as publisher:
-        async with following(context, source_of(publisher), fingerprint) as follower:
-            await subscribed(publisher)
-            old = [batch(), batch()]
-            publisher.publish_all(old)
-            await follower.holds(0, 1)
-            process = "new"
-            await asyncio.to_thread(publisher.restart, [batch() for _ in range(6)])
-            await follower.until(lambda: not set(old) & {b.payload for b in follower.held})
-            await subscribed(publisher)
-            publisher.publish(batch())
-            await follower.holds(*(range(7) if replay else [6]))
-    assert follower.trust is (EXACT if replay else PARTIAL)
-
-
-async def test_a_lost_connection_to_the_same_process_costs_nothing(
-    context: zmq.asyncio.Context, publisher: Publisher
-) -> None:
-    async def fingerprint() -> str | None:
-        return "same"
-
-    async with following(context, source_of(publisher), fingerprint) as follower:
-        await subscribed(publisher)
-        publisher.publish_all([batch(), batch()])
-        await follower.holds(0, 1)
-        await asyncio.to_thread(publisher.stop)
-        await follower.until(lambda: Link(False) in follower.signals)
-        publisher.start()
-        publisher.faults.drop_live = {2}
-        publisher.publish(batch())
-        await subscribed(publisher)
-        publisher.publish(batch())
-        await follower.holds(0, 1, 2, 3)
-    assert follower.clears == ["start:exact"]
-
-
-async def test_a_fingerprint_call_that_fails_or_hangs_is_unknown(
-    context: zmq.asyncio.Context, publisher: Publisher
-) -> None:
-    calls = 0
-
-    async def fingerprint() -> str | None:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            raise OSError("connection refused")
-        await asyncio.sleep(3600)
-        return "late"
-
-    limits = replace(LIMITS, fingerprint_s=0.3)
-    async with following(context, source_of(publisher), fingerprint, limits) as follower:
-        await subscribed(publisher)
-        publisher.publish(batch())
-        await follower.holds(0)
-        await asyncio.to_thread(publisher.restart, [batch(), batch()])
-        await follower.holds(0, 1)
-    assert follower.clears == ["start:exact", "reconnect:exact"]
-
-
-async def test_a_new_process_behind_a_proxy_is_seen_by_its_numbers(
-    context: zmq.asyncio.Context, publisher: Publisher
-) -> None:
-    async with following(context, source_of(publisher)) as follower:
-        await subscribed(publisher)
-        publisher.publish_all([batch(1.0), batch(2.0)])
-        await follower.holds(0, 1)
-        publisher.start_over()
-        publisher.publish(batch(3.0))
-        await follower.until(lambda: [b.payload for b in follower.held] == [batch(3.0)])
-        publisher.repeat(0)
-        publisher.publish(batch(4.0))
-        await follower.holds(0, 1)
-    assert follower.clears == ["start:exact", "restart:exact"]
-
-
-async def test_an_engine_that_comes_later_is_found(context: zmq.asyncio.Context, publisher: Publisher) -> None:
-    await asyncio.to_thread(publisher.stop)
-    async with following(context, source_of(publisher)) as follower:
-        await asyncio.sleep(0.2)
-        assert follower.signals == []
-        publisher.start()
-        publisher.publish(batch())
-        await follower.holds(0)
-
-
-async def test_resuming_asks_from_where_the_former_listener_was(
-    context: zmq.asyncio.Context, publisher: Publisher
-) -> None:
-    async def fingerprint() -> str | None:
-        return "same"
-
-    publisher.publish_all([batch() for _ in range(4)])
-    async with following(context, source_of(publisher), fingerprint) as follower:
-        await follower.holds(0, 1, 2, 3)
-        await follower.until(lambda: follower.listener.position is not None)
-        position = follower.listener.position
-    publisher.publish(batch())
-    publisher.requests.clear()
-    async with following(context, source_of(publisher), fingerprint, resume=position) as follower:
-        await follower.holds(4)
-    assert follower.clears == []
-    assert publisher.requests[0] == 4
-
-
-async def test_resync_replays_from_0(context: zmq.asyncio.Context, publisher: Publisher) -> None:
-    publisher.publish_all([batch(), batch()])
-    async with following(context, source_of(publisher)) as follower:
-        await follower.holds(0, 1)
-        assert follower.listener.resync("orphans")
-        await follower.until(lambda: "orphans:exact" in follower.clears)
-        await follower.holds(0, 1)
-        assert not follower.listener.resync("orphans")
-    assert follower.listener.resync_requests == {"orphans": 2}
 
 
 # Frames and endpoints

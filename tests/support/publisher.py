@@ -156,10 +156,14 @@ class Publisher:
         self.stop()
         self.next_seq = 0
         self._buffer.clear()
-        for payload in missed:
+        self.miss(missed)
+        self.start()
+
+    def miss(self, payloads: Iterable[bytes]) -> None:
+        """While stopped: what is published before any subscriber can be back is in the buffer only."""
+        for payload in payloads:
             self._buffer.append((self.next_seq, payload))
             self.next_seq += 1
-        self.start()
 
     def start_over(self) -> None:
         """A new process behind a connection that is not lost (a proxy): buffer empty, numbers from 0."""
