@@ -61,7 +61,7 @@ class Faults:
 class Publisher:
     """One rank's publisher. `form` is the replay framing: "current" with a topic frame, "old" without.
 
-    `port`, `replay_port`: None takes a free one. The replay ROUTER keeps ZMQ's default high-water mark of 1000, as the
+    `port`, `replay_port`: None takes a free one; a given one that is taken is waited for. The replay ROUTER keeps ZMQ's default high-water mark of 1000, as the
     engines' does, so long answers lose batches by themselves.
     """
 
@@ -74,6 +74,7 @@ class Publisher:
         host: str = "127.0.0.1",
         port: int | None = None,
         replay_port: int | None = None,
+        patience_s: float = 5.0,
     ) -> None:
         self.topic = topic
         self.form = form
@@ -82,6 +83,7 @@ class Publisher:
         """The start numbers of all replay requests received."""
         self.next_seq = 0
         self._host = host
+        self._patience_s = patience_s
         self._ports = [port, replay_port]
         self._with_replay = replay
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
@@ -259,7 +261,7 @@ class Publisher:
         return socket
 
     def _bind_port(self, socket: Socket, port: int | None) -> int:
-        give_up_at = time.monotonic() + 5
+        give_up_at = time.monotonic() + self._patience_s
         while True:
             try:
                 socket.bind(f"tcp://{self._host}:{'*' if port is None else port}")
@@ -339,7 +341,7 @@ def ranks(count: int, **settings: Any) -> list[Publisher]:
         made = [Publisher(**settings)]
         try:
             for rank in range(1, count):
-                made.append(Publisher(port=made[0].port + rank, **settings))
+                made.append(Publisher(port=made[0].port + rank, patience_s=0.0, **settings))
         except zmq.ZMQError:
             for publisher in made:
                 publisher.close()
