@@ -61,8 +61,8 @@ class Faults:
 class Publisher:
     """One rank's publisher. `form` is the replay framing: "current" with a topic frame, "old" without.
 
-    `port`, `replay_port`: None takes a free one; a given one that is taken is waited for. The replay ROUTER keeps ZMQ's default high-water mark of 1000, as the
-    engines' does, so long answers lose batches by themselves.
+    `port`, `replay_port`: None takes a free one; a given one that is taken is waited for, `patience_s` long. The replay
+    ROUTER keeps ZMQ's default high-water mark of 1000, as the engines' does: long answers lose batches by themselves.
     """
 
     def __init__(
