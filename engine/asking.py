@@ -36,12 +36,14 @@ class Asking:
         self.current: Ask | None = None
         self.fruitless = 0
         self.progressed = False
+        self._unanswered = False
 
     def send(self, start: int, now: float, hunting: bool) -> None:
         """Ask for everything from `start` on."""
         self._last_id += 1
         self.current = Ask(self._last_id, start)
         self.progressed = False
+        self._unanswered = True
         self._hunting = hunting
         self._again_at = None
         if self._settle_at is not None and now >= self._settle_at:
@@ -52,6 +54,7 @@ class Asking:
 
     def answered(self, now: float) -> None:
         """A batch of the answer came: the next one has its own limit."""
+        self._unanswered = False
         self._answer_until = now + self._limits.next_answer_s
 
     def finish(self) -> None:
@@ -79,7 +82,8 @@ class Asking:
         self._idle_s = self._limits.idle_s
 
     def live(self, now: float) -> None:
-        """A live batch came: the stream is not silent."""
+        """A live batch came: the stream is not silent, and what the subscription missed before shows as a gap."""
+        self._settle_at = None
         if self._silent_since is not None:
             self._silent_since = now
             self._idle_s = self._limits.idle_s
@@ -110,6 +114,10 @@ class Asking:
         """Whether it is time for the next request."""
         next_at = self._next_at()
         return self.current is None and next_at is not None and now >= next_at
+
+    def outdated(self, start: int) -> bool:
+        """Whether the request under way asks for more than is missing from `start` on, and nothing came of it yet."""
+        return self.current is not None and self.current.start < start and self._unanswered
 
     @property
     def waiting(self) -> bool:

@@ -6,6 +6,8 @@ import math
 import struct
 
 _FLOAT64 = struct.Struct(">d")
+_PLACEHOLDER_BELOW_S = 1e9
+"""Engines send seconds since 1970. Times before 2001 were made up, and say nothing beside real ones."""
 
 
 def engine_time(payload: bytes) -> float | None:
@@ -25,7 +27,13 @@ class EngineClock:
 
     def jumps_back(self, ts: float | None) -> bool:
         """Whether a batch with a higher number than any before cannot be of the same process."""
-        return ts is not None and self._newest is not None and ts < self._newest[1] - self._step_s
+        if (
+            ts is None
+            or self._newest is None
+            or (ts < _PLACEHOLDER_BELOW_S) != (self._newest[1] < _PLACEHOLDER_BELOW_S)
+        ):
+            return False
+        return ts < self._newest[1] - self._step_s
 
     def note(self, seq: int, ts: float | None) -> None:
         """A batch of this process."""

@@ -151,8 +151,8 @@ class Sequence:
         else:
             self._link = "doubt"
             self._process.doubt(now)
-            if self._process.known is None:
-                self._ask_for_proof(now)
+            if self._process.known is None and not self._ask_for_proof(now):
+                self._end_doubt(same=False, now=now)  # no answer could tell
 
     def link_down(self) -> None:
         """The event socket was disconnected. What it still held must have been fed before."""
@@ -279,11 +279,12 @@ class Sequence:
         if not self._replay:
             while self._backlog:
                 self._give_up_hole()
-        elif self._backlog and not self._asking.waiting:
+        elif self._backlog and (not self._asking.waiting or self._asking.outdated(self._expected)):
             self._send_ask(now)
 
     def _send_ask(self, now: float) -> None:
         self._asking.send(self._expected, now, hunting=self._fresh or len(self._backlog) > 0)
+        self._limit_old_claims(now)
 
     def _answer_over(self, now: float, marker: bool) -> None:
         self._asking.finish()
@@ -309,7 +310,12 @@ class Sequence:
             self._asking.settle(now)
             if not self._asking.waiting:
                 self._send_ask(now)
-        elif self._fresh and not self._decided and self._reason != "start":
+        else:
+            self._limit_old_claims(now)
+
+    def _limit_old_claims(self, now: float) -> None:
+        """What a former process held may be claimed no longer than it takes an engine to answer."""
+        if self._fresh and not self._decided and self._reason != "start" and self._decide_at is None:
             self._decide_at = now + self._limits.settle_s
 
     # Processes
@@ -318,7 +324,7 @@ class Sequence:
         """Start over at 0, as with a process never met. The Clear comes with what is found."""
         if self._decided or not self._fresh or self._reason != "start":
             self._reason = reason
-        self._fresh, self._decided = True, False
+        self._fresh, self._decided, self._decide_at = True, False, None
         self._expected = 0
         self._next_live = None
         self._clock = EngineClock(self._limits.clock_step_s)

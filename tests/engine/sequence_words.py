@@ -87,8 +87,6 @@ def started(*seqs: int, replay: bool = True) -> Stream:
     stream.live(*seqs)
     if replay:
         stream.answer()
-        stream.wait(LIMITS.settle_s)
-        stream.answer()
     stream.said()
     return stream
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from engine.engine_time import engine_time
+from engine.engine_time import EngineClock, engine_time
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,22 @@ from engine.engine_time import engine_time
 )
 def test_engine_time_is_read_from_the_head_or_not_at_all(raw: bytes, ts: float | None) -> None:
     assert engine_time(raw) == ts
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "jumps"),
+    [
+        (1.8e9, 1.8e9 - 5, True),
+        (1.8e9, 1.8e9 - 0.5, False),
+        (1.8e9, 1.8e9 + 5, False),
+        (5.0, 1.0, True),
+        (1.8e9, 1.0, False),
+        (1.0, 1.8e9, False),
+        (1.8e9, None, False),
+    ],
+)
+def test_only_like_times_are_compared(before: float, after: float | None, jumps: bool) -> None:
+    clock = EngineClock(step_s=1.0)
+    assert not clock.jumps_back(before)
+    clock.note(0, before)
+    assert clock.jumps_back(after) is jumps

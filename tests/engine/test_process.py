@@ -82,6 +82,25 @@ def test_an_unanswered_replay_after_a_reconnect_leaves_no_dead_blocks() -> None:
     assert stream.said() == ["start:exact", "0"]
 
 
+def test_a_replay_that_takes_long_does_not_keep_a_former_process_alive() -> None:
+    stream = started(0, 1)
+    reconnected(stream, "q")
+    stream.wait(LIMITS.settle_s)
+    assert stream.said() == ["down", "up", "reconnect:partial"]
+    stream.answer(0, process="q")
+    assert stream.said() == ["start:exact", "0r"]
+
+
+def test_where_no_answer_could_prove_the_process_nothing_waits_for_one() -> None:
+    stream = Stream(replay=False, connected=False)
+    stream.connect(None)
+    stream.live(0, 1)
+    stream.sequence.link_down()
+    stream.sequence.link_up(stream.now)
+    stream.live(2)
+    assert stream.said() == ["up", "start:exact", "0", "1", "down", "up", "reconnect:partial", "2"]
+
+
 def test_without_replay_an_unknown_process_is_cleared_soon() -> None:
     stream = started(0, 1, replay=False)
     reconnected(stream, None)

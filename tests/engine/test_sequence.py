@@ -21,11 +21,9 @@ def test_replay_and_live_overlap_is_delivered_once() -> None:
     stream.answer(0, 1, 2, 3, 4, 5)
     stream.live(5, 6)
     assert stream.said() == ["up", "start:exact", "0r", "1r", "2r", "3", "4", "5r", "6"]
-    stream.wait(LIMITS.settle_s)
     stream.live(7)
-    stream.answer(7)
     stream.wait(LIMITS.idle_s)
-    stream.answer()
+    stream.answer(7)
     assert stream.said() == ["7"]
 
 
@@ -76,6 +74,16 @@ def test_the_handshake_hole_is_asked_for_again() -> None:
     assert stream.said() == ["up", "start:exact", "0r", "1r"]
 
 
+def test_after_a_live_batch_there_is_no_handshake_hole_to_ask_for() -> None:
+    stream = Stream()
+    stream.live(0)
+    stream.answer()
+    stream.wait(LIMITS.settle_s)
+    assert stream.asked() is None
+    stream.live(2)
+    assert stream.asked() == 1
+
+
 def test_a_silent_stream_is_probed_less_and_less() -> None:
     stream = started(0)
     waits = []
@@ -107,6 +115,17 @@ def test_a_gap_is_filled_before_the_batch_that_showed_it() -> None:
     assert stream.asked() == 1
     stream.answer(1, 2, 3, 4)
     assert stream.said() == ["gap 2", "1r", "2r", "3", "4"]
+
+
+def test_a_gap_does_not_wait_for_an_older_request_that_nobody_answers() -> None:
+    stream = Stream()
+    stream.live(0, 2)
+    assert stream.asked() == 1
+    stream.live(3)
+    stream.answer(1, marker=False)
+    stream.live(5)
+    assert stream.asked() == 1, "an answer that has begun goes on"
+    assert stream.said() == ["up", "start:exact", "0", "gap 1", "1r", "2", "3", "gap 1"]
 
 
 def test_a_hole_inside_an_answer_is_asked_for_while_there_is_progress() -> None:
