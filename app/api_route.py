@@ -12,14 +12,13 @@ from starlette.responses import Response
 
 from app.auth import require_token
 from app.body_limit import read_body
-from app.candidates import candidates_for, unknown_names
+from app.candidates import candidates_for, remark, unknown_names
 from app.fleet import Target
 from app.openapi import MatchAnswer, RouteAnswer, problems, route_body
 from app.problems import Problem
-from app.route_body import RouteRequest, check_prompt, read_route_request
-from app.routing import Routed, Routing
+from app.route_body import RouteRequest, read_route_request
+from app.routing import Routed
 from app.service import Service
-from app.tokenising import tokens_of
 from engine.tokenise import TokeniseError
 from router.candidate import Candidate, Decision
 
@@ -46,7 +45,8 @@ def route_api(service: Service) -> APIRouter:
             service.around.metrics.route_failed(problem.status)
             raise
         answer = _answered(routed, service)
-        service.around.metrics.route_took(time.perf_counter() - began)
+        if not routed.request.dry_run:
+            service.around.metrics.route_took(time.perf_counter() - began)
         return answer
 
     @api.post(
@@ -61,7 +61,9 @@ def route_api(service: Service) -> APIRouter:
         require_token(request, service.settings.auth.token)
         asked = await _read(request, service)
         target = service.routing.target(asked)
-        tokens = asked.tokens if asked.tokens is not None else await _tokenised(asked, target, service)
+        tokens = asked.tokens
+        if tokens is None:
+            target, tokens = await _tokenised(asked, target, service)
         matches = service.routing.matches(asked, target, tokens)
         candidates = candidates_for(asked, target, matches, time.monotonic())
         body = {
@@ -81,16 +83,12 @@ async def _read(request: Request, service: Service) -> RouteRequest:
     return read_route_request(body, request.headers.get("content-type"), query, limits.prompt_tokens)
 
 
-async def _tokenised(asked: RouteRequest, target: Target, service: Service) -> bytes:
-    routing: Routing = service.routing
+async def _tokenised(asked: RouteRequest, target: Target, service: Service) -> tuple[Target, bytes]:
     try:
-        tokens = await tokens_of(asked, target, routing.client, routing.limits)
+        return await service.routing.tokenised(asked, target)
     except TokeniseError as error:
-        raise Problem(
-            422 if error.kind == "template" else 504, f"the text could not be tokenised: {error.detail}"
-        ) from None
-    check_prompt(tokens, asked.mm_items, routing.limits.prompt_tokens)
-    return tokens
+        status = 422 if error.kind == "template" else 504
+        raise Problem(status, f"the text could not be tokenised: {error.detail}") from None
 
 
 def _answered(routed: Routed, service: Service) -> Response:
@@ -165,5 +163,5 @@ def _candidate(candidate: Candidate, decision: Decision | None, service: Service
         },
         "score": None if score is None else round(score, 4),
         "eligible": candidate.why is None,
-        "why": candidate.why,
+        "why": candidate.why or (remark(instance, worker.dp_rank) if instance else None),
     }

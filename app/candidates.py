@@ -67,9 +67,17 @@ def named(names: Iterable[str], instances: Iterable[Instance]) -> set[str]:
 
 
 def unknown_names(names: Iterable[str], instances: Iterable[Instance]) -> list[str]:
-    """Those names that fit no instance."""
+    """Those names that fit no instance, by id or by url."""
     known = list(instances)
-    return [name for name in names if not named([name], known)]
+    ids, addresses = {one.id for one in known}, {address_key(one.settings.url) for one in known}
+    return [name for name in names if name not in ids and address_key(name) not in addresses]
+
+
+def remark(instance: Instance, rank: int) -> str | None:
+    """What is to be said of a worker although it may be chosen; None when nothing is."""
+    tracked = instance.workers.get(rank)
+    refused = instance.unusable is not None or (tracked is not None and tracked.refused)
+    return "refused: its events are not used, it gets requests by load alone" if refused else None
 
 
 def _candidate(

@@ -91,11 +91,19 @@ class Routing:
         if request.tokens is not None:
             return self.decide(request, target, request.tokens, None)
         try:
-            tokens = await tokens_of(request, target, self.client, self.limits)
+            target, tokens = await self.tokenised(request, target)
         except TokeniseError as error:
-            return self._untokenised(request, target, error)
-        check_prompt(tokens, request.mm_items, self.limits.prompt_tokens)
+            return self._untokenised(request, self.target(request), error)
         return self.decide(request, target, tokens, None)
+
+    async def tokenised(self, request: RouteRequest, target: Target) -> tuple[Target, bytes]:
+        """The text's token ids, and what the model means by then: the fleet may have changed while an engine was asked.
+
+        Raises TokeniseError, and Problem as `target` and for a prompt that is too long.
+        """
+        tokens = await tokens_of(request, target, self.client, self.limits)
+        check_prompt(tokens, request.mm_items, self.limits.prompt_tokens)
+        return self.target(request), tokens
 
     def matches(self, request: RouteRequest, target: Target, tokens: bytes) -> dict[Worker, WorkerMatch]:
         """Per worker, what it holds of the prompt."""
@@ -132,7 +140,8 @@ class Routing:
         if sent is None or report.cached_tokens is None or self.fleet.get(sent.instance) is None:
             return
         prompt = report.prompt_tokens if report.prompt_tokens is not None else sent.prompt
-        self.metrics.delivered(sent.model, sent.instance, prompt or 0, report.cached_tokens, sent.reusable)
+        if prompt is not None:  # else nobody knows of how many
+            self.metrics.delivered(sent.model, sent.instance, prompt, report.cached_tokens, sent.reusable)
 
     def _leave_trace(self, routed: Routed, query: RouteQuery, now: float) -> None:
         chosen = routed.chosen
@@ -149,7 +158,8 @@ class Routing:
 
     def _untokenised(self, request: RouteRequest, target: Target, error: TokeniseError) -> Routed:
         """Routed by load, and counted; refused when the request is strict."""
-        self.metrics.tokenise_failed(target.model, error.kind)
+        if not request.dry_run:
+            self.metrics.tokenise_failed(target.model, error.kind)
         held_back = self.repeats.due((target.model, error.kind))
         if held_back is not None:
             _log.warning(

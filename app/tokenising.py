@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Iterable
 
 import httpx
 
+from app.candidates import named
 from app.fleet import Instance, Target, WorkerState
 from app.route_body import RouteRequest
 from app.settings import LimitSettings
@@ -23,7 +23,7 @@ async def tokens_of(request: RouteRequest, target: Target, client: httpx.AsyncCl
     last = TokeniseError("engine", "no instance of the model answers")
     try:
         async with asyncio.timeout(limits.route_timeout_s):
-            for instance in _askable(target.instances)[:ATTEMPTS]:
+            for instance in _askable(request, target)[:ATTEMPTS]:
                 own = instance.settings
                 name = target.lora or request.lora or own.model
                 try:
@@ -45,10 +45,15 @@ def _text(request: RouteRequest) -> CompletionText | ChatText:
     return ChatText(request.messages, request.tools, request.chat_template_kwargs, request.add_generation_prompt)
 
 
-def _askable(instances: Iterable[Instance]) -> list[Instance]:
-    """Instances that are not gone, those that answered last first; in turn, so that no engine gets all the texts."""
-    now = time.monotonic()
-    alive = [one for one in instances if one.state(now) is not WorkerState.GONE]
+def _askable(request: RouteRequest, target: Target) -> list[Instance]:
+    """Instances that are not gone, the most promising first; in turn, so that no engine gets all the texts."""
+    now, lora = time.monotonic(), request.lora or target.lora
+    failed = named(request.exclude, target.instances)
+    alive = [one for one in target.instances if one.state(now) is not WorkerState.GONE]
     turn = int(now * 1000)
     rotated = [alive[(index + turn) % len(alive)] for index in range(len(alive))]
-    return sorted(rotated, key=lambda one: not one.reachable)
+
+    def doubts(one: Instance) -> tuple[bool, bool, bool]:
+        return not one.reachable, one.id in failed, lora is not None and lora not in one.adapters
+
+    return sorted(rotated, key=doubts)
