@@ -290,6 +290,7 @@ class Sequence:
         self._asking.finish()
         if self._link == "doubt":
             self._end_doubt(same=False, now=now)
+            self._asking.fruitless += not marker  # a silent publisher is not given more time for being in doubt
             return
         if self._backlog:
             if self._asking.exhausted:

@@ -219,6 +219,13 @@ def test_a_proof_that_does_not_come_in_time_is_none() -> None:
     assert stream.said() == ["reconnect:exact", "0"]
 
 
+def test_the_silence_of_a_proof_counts_as_one_of_the_asks_that_get_no_answer() -> None:
+    stream = in_doubt()
+    stream.live(9, process="q")
+    stream.wait(LIMITS.fruitless_asks * LIMITS.first_answer_s)
+    assert stream.said() == ["reconnect:partial", "9"]
+
+
 def test_where_no_fingerprint_was_known_the_proof_does_not_wait_for_one() -> None:
     stream = Stream(connected=False)
     stream.connect(None)
