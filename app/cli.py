@@ -1,27 +1,29 @@
-"""The command line: kvroute serve | version | config-check | doctor | explain."""
+"""The command line: kvroute serve | version | config-check | doctor | explain | state."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 import uvicorn
 from fastapi import FastAPI
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from app.asking_kvroute import Kvroute, NoAnswer
+from app.cli_state import state_commands
 from app.doctor import examine, table
 from app.explain import UnreadableTokens, candidates_table, headline, read_tokens
 from app.logs import configure_logs
 from app.settings import Settings
 from app.settings_file import SettingsError, load_settings
 from app.shown import encodable, shown
+from app.terminal import console, fail
 from app.version import VERSION
+from store.state_url import shown_url
 
 BAD_SETTINGS = 2
 KEEP_ALIVE_S = 75
@@ -34,6 +36,7 @@ main = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+main.add_typer(state_commands, name="state")
 
 Url = Annotated[str, typer.Option("--url", help="where kvroute runs")]
 Token = Annotated[str | None, typer.Option("--token", envvar="KVROUTE_AUTH__TOKEN", help="bearer token, if one is set")]
@@ -67,9 +70,9 @@ def version() -> None:
 def config_check(file: Annotated[Path, typer.Argument(help="settings file")]) -> None:
     """Check a settings file, with the environment over it. Exit status 0 or 2."""
     settings = _settings(file)
-    console = _console()
-    console.print(_summary(settings))
-    console.print(_instances(settings))
+    out = console()
+    out.print(_summary(settings))
+    out.print(_instances(settings))
 
 
 @main.command()
@@ -79,15 +82,13 @@ def doctor(url: Url = "http://127.0.0.1:8900", token: Token = None, timeout: Tim
         with Kvroute(url, token, timeout) as kvroute:
             found = examine(kvroute)
     except NoAnswer as error:
-        _fail(str(error), 1)
-    console = _console()
+        fail(str(error), 1)
+    out = console()
     if found.workers:
-        console.print(table(found))
+        out.print(table(found))
     for fault in found.faults:
-        console.print(Text(fault, style="red"))
-    console.print(
-        Text("all is well" if found.healthy else "something is wrong", style="green" if found.healthy else "red")
-    )
+        out.print(Text(fault, style="red"))
+    out.print(Text("all is well" if found.healthy else "something is wrong", style="green" if found.healthy else "red"))
     if not found.healthy:
         raise typer.Exit(1)
 
@@ -107,18 +108,18 @@ def explain(  # noqa: PLR0917 - options, given by name
 ) -> None:
     """Show where a prompt would go and why, without leaving a trace. Exit status 1 when it would go nowhere."""
     if (tokens is None) == (prompt is None):
-        _fail("give either --tokens or --prompt", 2)
+        fail("give either --tokens or --prompt", 2)
     question: dict[str, object] = (
         {"prompt": encodable(prompt)} if prompt is not None else {"token_ids": _tokens(tokens)}
     )
     question |= {"model": encodable(model), "lora": lora, "cache_salt": cache_salt, "extra_key": extra_key}
     question |= {"session_id": session_id, "dry_run": True, "explain": True}
     answer = _routed(url, token, timeout, question)
-    console = _console()
-    console.print(Text(headline(answer)))
+    out = console()
+    out.print(Text(headline(answer)))
     if answer.get("detail"):
-        console.print(Text(shown(answer["detail"], 2000)))
-    console.print(candidates_table(answer))
+        out.print(Text(shown(answer["detail"], 2000)))
+    out.print(candidates_table(answer))
 
 
 def _routed(url: str, token: str | None, timeout_s: float, question: dict[str, object]) -> dict[str, object]:
@@ -126,9 +127,9 @@ def _routed(url: str, token: str | None, timeout_s: float, question: dict[str, o
         with Kvroute(url, token, timeout_s) as kvroute:
             status, answer = kvroute.post("/route", question)
     except NoAnswer as error:
-        _fail(str(error), 1)
+        fail(str(error), 1)
     if status != 200:
-        _fail(f"{status}: {shown(answer.get('detail'), 2000)}", 1)
+        fail(f"{status}: {shown(answer.get('detail'), 2000)}", 1)
     return answer
 
 
@@ -150,7 +151,7 @@ def _settings(file: Path | None) -> Settings:
     try:
         return load_settings(file, os.environ)
     except SettingsError as error:
-        _fail(str(error), BAD_SETTINGS)
+        fail(str(error), BAD_SETTINGS)
 
 
 def _tokens(source: str | None) -> list[int]:
@@ -160,15 +161,15 @@ def _tokens(source: str | None) -> list[int]:
         with Path(source).open(encoding="utf-8") as file:
             return read_tokens(file)
     except OSError as error:
-        _fail(f"{shown(source)} cannot be read: {error.strerror}", 2)
+        fail(f"{shown(source)} cannot be read: {error.strerror}", 2)
     except UnreadableTokens as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
 
 
 def _summary(settings: Settings) -> Table:
     made = Table("setting", "value", title="settings")
     identity = settings.hash
-    made.add_row("state", Text(settings.state))
+    made.add_row("state", Text(shown_url(settings.state.get_secret_value())))
     made.add_row("hash", Text(f"{identity.algorithm}, seed {identity.seed}, {identity.policy}"))
     for model in settings.models:
         own = settings.hash_for(model)
@@ -186,17 +187,6 @@ def _instances(settings: Settings) -> Table:
         cells = (one.id, one.engine.value, one.model, one.url, one.events or "learnt", ranks, f"{one.weight:g}")
         made.add_row(*(Text(cell) for cell in cells))
     return made
-
-
-def _console() -> Console:
-    """Wide enough for whole names when the output is no terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=200)
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":
