@@ -41,7 +41,7 @@ def candidates_for(
             state = instance.state_of(tracked, now)
             if state is WorkerState.CONNECTING and instance.reachable is False:
                 never_reached.add(tracked.worker)
-            match = matches.get(tracked.worker) if matches else None
+            match = matches.get(tracked.worker) if matches and not tracked.doubtful else None
             why_worker = why or _why_not_worker(tracked, state)
             candidates.append(_candidate(instance, tracked, match, request.reads_cache, why_worker))
     return _reached_first(candidates, never_reached) if never_reached else candidates

@@ -48,7 +48,7 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
     return {
         "dp_rank": worker.dp_rank,
         "state": instance.state_of(tracked, now).value,
-        "events": tracked.events,
+        "events": None if tracked.stream is None else tracked.stream[0],
         "trust": trust_of(instance, tracked).value,
         "block_size": index.block_size(worker) or instance.settings.block_size or instance.facts.block_size,
         "seq": tracked.seq,

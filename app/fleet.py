@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from app.instance_settings import InstanceSettings
 from engine.facts import EngineFacts
@@ -37,7 +38,6 @@ class TrackedWorker:
     worker: Worker
     hash: HashReport
     trust: Trust = Trust.NONE
-    events: str | None = None
     link_up: bool = False
     link_lost_at: float | None = None
     refused: bool = False
@@ -53,6 +53,8 @@ class TrackedWorker:
     load: EngineLoad | None = None
     load_at: float | None = None
     asleep: bool = False
+    doubtful: bool = False
+    """What is held comes from the state store, and the engine may be another process since."""
     stream: tuple[str, str] | None = None
     """Event endpoint and topic that are followed."""
     stream_advice: str | None = None
@@ -71,6 +73,7 @@ class Instance:
     """
 
     settings: InstanceSettings
+    source: Literal["file", "http"] = "file"
     facts: EngineFacts = NO_FACTS
     workers: dict[int, TrackedWorker] = field(default_factory=dict)
     draining: bool = False
@@ -146,10 +149,10 @@ class Fleet:
         """An instance by its id."""
         return self._instances.get(instance_id)
 
-    def add(self, settings: InstanceSettings) -> Instance:
+    def add(self, settings: InstanceSettings, source: Literal["file", "http"] = "file") -> Instance:
         """Take in an instance with its first worker. The id must be new."""
         assert settings.id not in self._instances
-        instance = Instance(settings)
+        instance = Instance(settings, source)
         self._instances[settings.id] = instance
         for rank in range(settings.dp_size or 1):
             self.add_worker(instance, rank)

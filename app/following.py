@@ -14,12 +14,15 @@ from app.fleet import Instance, TrackedWorker
 from app.hash_check import HashCheck
 from app.ingest import WorkerIngest
 from app.instance_settings import MAX_RANKS
+from app.state_writer import StateWriter
 from app.surroundings import Surroundings
+from app.warm_start import Restored, WarmStart
 from engine.discovery import fingerprint
 from engine.endpoint import host_of, rank_endpoint
 from engine.listener import Listener, Source
 from index.pool import WorkerSpec
 from index.worker import EngineKind, Trust
+from store.state import StateError
 
 _log = structlog.stdlib.get_logger("kvroute.follow")
 
@@ -37,6 +40,7 @@ class _Stream:
     task: asyncio.Task[None]
     listener: Listener | None = None
     check: HashCheck | None = None
+    scope: asyncio.Timeout | None = None
 
 
 class Following:
@@ -137,14 +141,27 @@ class Following:
     async def _follow(self, rank: int, tracked: TrackedWorker, source: Source) -> None:
         around = self._around
         while True:
-            listener = Listener(around.context, source, around.limits, self._fingerprint)
+            restored = await self._restored(tracked)
+            resume = None if restored is None else restored.position
+            listener = Listener(around.context, source, around.limits, self._fingerprint, resume)
             check = self._check(tracked, listener)
-            self._streams[rank].listener, self._streams[rank].check = listener, check
+            stream = self._streams[rank]
+            stream.listener, stream.check = listener, check
             ingest = WorkerIngest(
-                self._instance, tracked, around.index, around.metrics, check=check, look_again=self._look_again
+                self._instance,
+                tracked,
+                around.index,
+                around.metrics,
+                check=check,
+                look_again=self._look_again,
+                writer=self._writer,
+                restored=restored,
             )
             try:
-                await self._take_all(listener, ingest, tracked)
+                async with asyncio.timeout(None) as stream.scope:
+                    await self._take_all(listener, ingest, tracked)
+            except TimeoutError:  # `follow_anew` asked for it
+                continue
             except zmq.ZMQError as error:
                 advice = f"the event endpoint {source.events} cannot be used: {error}"
                 if tracked.stream_advice != advice:
@@ -167,6 +184,31 @@ class Following:
             look_again=self._look_again,
         )
 
+    @property
+    def _writer(self) -> StateWriter | None:
+        """Who takes this instance's state; None when none is kept, or not for engines that show their tokens."""
+        kept = self._instance.settings.engine is EngineKind.VLLM or self._around.settings.state_tokens
+        return self._around.writer if kept else None
+
+    async def _restored(self, tracked: TrackedWorker) -> Restored | None:
+        """The worker's stored state in the index; None when there is none, or the store does not answer in time."""
+        writer, own = self._writer, self._instance.settings
+        if writer is None:
+            return None
+        identity = self._around.identities.of(own.model) if own.engine is EngineKind.VLLM else None
+        try:
+            return await WarmStart(self._around.index, self._instance, tracked, identity).load(writer.store)
+        except StateError as error:
+            self._around.metrics.state_errors.labels(error.op).inc()
+            _log.warning("stored state not read", instance=self._instance.id, op=error.op, reason=error.reason)
+            return None
+
+    def follow_anew(self, rank: int) -> None:
+        """Drop what the rank holds and go on from the state store, where a better state lies."""
+        stream = self._streams.get(rank)
+        if stream is not None and stream.scope is not None:
+            stream.scope.reschedule(asyncio.get_running_loop().time())
+
     async def _take_all(self, listener: Listener, ingest: WorkerIngest, tracked: TrackedWorker) -> None:
         async with listener:
             async for signals in listener:
@@ -177,6 +219,8 @@ class Following:
                         await asyncio.sleep(0)
                         began = time.perf_counter()
                 self._instance.tried = self._instance.tried or tracked.link_up
+                if self._writer is not None and (position := listener.position) is not None:
+                    self._writer.knows_process(tracked.worker, position.fingerprint)
 
     async def _fingerprint(self) -> str | None:
         own = self._instance.settings

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import structlog
 
 from app.adapters import STRANGER, AdapterLabels
 from app.fleet import UNVERIFIED, Instance, TrackedWorker
 from engine.identity import HashReport, ModelIdentity
+from index.block_hash import HashIdentity
 from index.event import BlockStored, EventBatch, KVEvent
 from index.index import Index
 from index.worker import Trust
@@ -51,6 +53,11 @@ class HashCheck:
         """Everything learnt from the process is open again."""
         self._failures = self._roots = 0
         self._tracked.hash, self._tracked.refused, self._tracked.advice = UNVERIFIED, False, None
+
+    def restored(self, identity: HashIdentity, verified: bool) -> None:
+        """The worker's hashes were verified before, by the process that it resumes."""
+        status: Literal["verified", "mismatch"] = "verified" if verified else "mismatch"
+        self._tracked.hash = HashReport(status, identity, self._identity.expected)
 
     def cleared(self) -> None:
         """Nothing is filed any more."""

@@ -6,15 +6,20 @@ import time
 from collections.abc import Callable
 
 import structlog
+from xxhash import xxh3_64_digest
 
 from app.fleet import Instance, TrackedWorker
 from app.hash_check import HashCheck
 from app.metrics import Metrics
+from app.state_writer import Saved, StateWriter
+from app.warm_start import Restored
 from engine.stream import BadFrame, Batch, Clear, Gap, Link, Resumed, Signal
 from engine.wire import WireError, decode
+from index.dump import Operation
 from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent
 from index.index import Index
 from index.worker import Trust
+from store.state import MAX_NUMBER
 
 _log = structlog.stdlib.get_logger("kvroute.ingest")
 
@@ -34,14 +39,21 @@ class WorkerIngest:
         *,
         check: HashCheck | None,
         look_again: Callable[[], None],
+        writer: StateWriter | None = None,
+        restored: Restored | None = None,
     ) -> None:
-        """`check` is None for SGLang, whose hashes have no seed. `look_again` asks for a discovery soon."""
+        """`check` is None for SGLang, whose hashes have no seed. `look_again` asks for a discovery soon.
+
+        `writer` takes what must outlive the process; `restored` is what the worker holds from there.
+        """
         self._instance = instance
         self._tracked = tracked
         self._index = index
         self._metrics = metrics
         self._check = check
         self._look_again = look_again
+        self._writer = writer
+        self._restored = restored
 
     def take(self, signal: Signal) -> None:
         """Apply one signal."""
@@ -51,7 +63,7 @@ class WorkerIngest:
             case Clear(reason, trust):
                 self._clear(reason, trust)
             case Resumed():
-                _log.info("worker resumed", **self._names())
+                self._resumed()
             case Link(up):
                 self._link(up)
             case Gap(missing):
@@ -77,6 +89,9 @@ class WorkerIngest:
             self._index.clear(tracked.worker)
         if self._check is not None:
             self._check.cleared()
+        tracked.doubtful = False
+        if self._writer is not None:
+            self._writer.began(tracked.worker)
         tracked.trust = trust if self._usable() else Trust.NONE
         if reason != "start":
             self._look_again()
@@ -103,17 +118,18 @@ class WorkerIngest:
         except WireError as error:
             self._wire_error(error.reason)
             self._lost_part()
+            self._save(seq, payload, None, [])
             return
         tracked.lag_s = max(0.0, time.time() - batch.ts)
         tracked.usable_batches += 1
         if self._check is not None:
             batch = self._check.judged(batch)
         if self._usable() and not (replayed and tracked.asleep):
-            self._apply(batch)
+            self._save(seq, payload, batch.ts, self._apply(batch))
 
-    def _apply(self, batch: EventBatch) -> None:
+    def _apply(self, batch: EventBatch) -> list[Operation] | None:
         tracked = self._tracked
-        delta = self._index.apply(tracked.worker, batch)
+        delta = self._index.apply(tracked.worker, batch, record=self._writer is not None)
         self._metrics.events(tracked.worker, _count_types(batch.events))
         if delta.cleared and not delta.lossy:
             tracked.trust = Trust.EXACT
@@ -122,6 +138,29 @@ class WorkerIngest:
         for reason, count in delta.skipped.items():
             tracked.wire_errors[reason] += count
             self._metrics.skipped(tracked.worker, reason, count)
+        return delta.operations
+
+    def _save(self, seq: int, payload: bytes, ts: float | None, operations: list[Operation] | None) -> None:
+        """Hand what was applied to the state writer, which waits for nothing."""
+        if self._writer is None or not self._usable():
+            return
+        tracked = self._tracked
+        if self._check is not None and tracked.hash.identity is not None:
+            self._writer.identified(tracked.worker, tracked.hash.identity, tracked.hash.status == "verified")
+        ts_ms = 0 if ts is None else min(max(int(ts * 1000), 0), MAX_NUMBER)
+        self._writer.applied(tracked.worker, Saved(seq, ts_ms, tracked.trust, xxh3_64_digest(payload)), operations)
+
+    def _resumed(self) -> None:
+        """The engine is the one that the stored state was of: it counts from now on."""
+        tracked, restored = self._tracked, self._restored
+        assert restored is not None
+        position, followed = restored
+        tracked.doubtful, tracked.trust, tracked.seq = False, position.trust, position.next_seq - 1
+        if self._check is not None and followed.identity is not None:
+            self._check.restored(followed.identity, followed.shared)
+        if self._writer is not None:
+            self._writer.resumed(tracked.worker, followed)
+        _log.info("stored state joined the engine's stream", **self._names(), trust=tracked.trust.value)
 
     def _usable(self) -> bool:
         return not self._tracked.refused and self._instance.unusable is None

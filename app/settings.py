@@ -8,7 +8,10 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from app.instance_settings import CLOSED, InstanceSettings, ModelName, PlainText
+from app.state_limits import WriterLimits
 from app.tuning_settings import ListenerSection, RouterSection, Seconds
+from store.state import StateLimits
+from store.state_url import check_url
 
 
 def _seed_text(seed: object) -> object:
@@ -16,11 +19,8 @@ def _seed_text(seed: object) -> object:
     return "none" if seed is None else seed
 
 
-def _reachable_state(url: str) -> str:
-    if re.match(r"(redis|rediss|redis\+cluster)://", url):
-        raise ValueError("state in Redis comes in a later version; use memory://")
-    if url != "memory://":
-        raise ValueError("must be memory://")
+def _reachable_state(url: SecretStr) -> SecretStr:
+    check_url(url.get_secret_value())
     return url
 
 
@@ -94,6 +94,28 @@ class PollingSettings(BaseModel):
     timeout_s: Seconds = Field(default=2.0, description="seconds for one answer")
 
 
+class StateSettings(BaseModel):
+    """The state store's times and bounds. It is never on the way of a request."""
+
+    model_config = CLOSED
+
+    call_timeout_s: Seconds = Field(default=2.0, description="seconds for one write to the state store")
+    load_timeout_s: Seconds = Field(default=10.0, description="seconds to read one worker's state at start")
+    ttl_s: Seconds = Field(default=86_400.0, description="seconds until state expires when nobody follows the worker")
+    poll_s: Seconds = Field(default=0.5, description="seconds between two looks at what other replicas changed")
+    queue_batches: int = Field(default=100_000, ge=1, le=1 << 24, description="batches that wait at most")
+    queue_bytes: int = Field(default=256 << 20, ge=1 << 16, le=1 << 36, description="bytes that wait at most")
+    snapshot_batches: int = Field(default=2_000, ge=10, le=10_000, description="a longer log becomes a snapshot")
+
+    def limits(self) -> StateLimits:
+        """The store's share."""
+        return StateLimits(self.call_timeout_s, self.load_timeout_s, self.ttl_s, self.poll_s)
+
+    def writer(self) -> WriterLimits:
+        """The write-behind's share."""
+        return WriterLimits(self.queue_batches, self.queue_bytes, self.snapshot_batches, self.ttl_s)
+
+
 class LogSettings(BaseModel):
     """Logs on stderr."""
 
@@ -111,7 +133,14 @@ class Settings(BaseModel):
 
     model_config = CLOSED
 
-    state: Annotated[str, AfterValidator(_reachable_state)] = Field(default="memory://", description="memory://")
+    state: Annotated[SecretStr, AfterValidator(_reachable_state)] = Field(
+        default=SecretStr("memory://"),
+        description="memory://, redis://, rediss://, redis+cluster:// or rediss+cluster://[user:password@]host:port[/db]",
+    )
+    state_tokens: bool = Field(
+        default=True, description="false: the state of SGLang instances, which holds prompt tokens, is not stored"
+    )
+    state_store: StateSettings = Field(default_factory=StateSettings, description="times and bounds of the state store")
     hash: HashSettings = Field(default_factory=HashSettings, description="algorithm, seed, policy")
     models: dict[ModelName, ModelSettings] = Field(default_factory=dict, description="model name to {hash: {...}}")
     auth: AuthSettings = Field(default_factory=AuthSettings, description="token")

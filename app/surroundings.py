@@ -12,13 +12,14 @@ from app.fleet import Fleet
 from app.identities import Identities
 from app.metrics import Metrics
 from app.settings import Settings
+from app.state_writer import StateWriter
 from engine.listener import ListenerLimits
 from index.index import Index
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Surroundings:
-    """One object per process."""
+    """One object per process. `writer` is set when the service starts, the rest never changes."""
 
     settings: Settings
     limits: ListenerLimits
@@ -29,3 +30,5 @@ class Surroundings:
     metrics: Metrics
     client: httpx.AsyncClient
     context: zmq.asyncio.Context
+    writer: StateWriter | None = None
+    """Who keeps the state; None when nothing outlives the process."""

@@ -44,6 +44,10 @@ class Watch:
         for tracked in self._instance.workers.values():
             self._around.index.remove(tracked.worker)
 
+    def follow_anew(self, rank: int) -> None:
+        """Take a rank's state from the state store, where a better one lies."""
+        self._following.follow_anew(rank)
+
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:

@@ -69,6 +69,12 @@ class ModelIdentity:
         self._units: dict[int, int] = {}
         self.expected = _stated(settings)
 
+    def accept(self, identity: HashIdentity) -> bool:
+        """Whether an identity proven before is the expected one; it becomes that when none is known and settings allow."""
+        if self.expected is None and _meets(identity, self._settings):
+            self.expected = identity
+        return self.expected == identity
+
     def judge(self, event: BlockStored, lora_paths: Mapping[str, str]) -> HashReport | None:
         """What a store event says about its engine; None when it says nothing.
 

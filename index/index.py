@@ -23,6 +23,9 @@ class Index:
         self.blocks = BlockPools()
         self.radix = RadixPools()
 
+    def __contains__(self, worker: Worker) -> bool:
+        return worker in self.blocks or worker in self.radix
+
     def add(self, worker: Worker, spec: WorkerSpec) -> None:
         """Take in a worker. Adding a known one is our own mistake."""
         assert worker not in self.blocks
@@ -81,7 +84,7 @@ class Index:
         """Do recorded operations again. False: one of them does not fit what is held; what follows was not done."""
         side = self._of(worker)
         for operation in operations:
-            if operation[:1] == ("C",):
+            if operation[0] == "C":
                 side.clear(worker)
             elif not side.redo(worker, operation):
                 return False
