@@ -70,7 +70,7 @@ class ModelIdentity:
         self.expected = _stated(settings)
 
     def accept(self, identity: HashIdentity) -> bool:
-        """Whether an identity proven before is the expected one; it becomes that when none is known and settings allow."""
+        """Whether an identity proven before is the expected one; it becomes that if none is and settings allow."""
         if self.expected is None and _meets(identity, self._settings):
             self.expected = identity
         return self.expected == identity

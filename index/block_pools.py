@@ -91,6 +91,10 @@ class BlockPools:
     def store(self, worker: Worker, event: BlockStored, delta: Delta) -> None:
         """Apply one store."""
         member = self._members[worker]
+        if member.blocks is not None and member.blocks.contradicts(event):
+            delta.skip("block_size")
+            delta.lossy = True
+            return
         before = member.pool
         blocks = self._place(worker, member, event)
         if blocks is None or member.pool is None:
@@ -213,11 +217,12 @@ class BlockPools:
         orphans, old.orphans = old.orphans, Orphans()
         self._leave(member)
         blocks = self._enter(worker, member, block_size)
-        blocks.groups, blocks.partial_unit, blocks.plain, blocks.orphans = (
+        blocks.groups, blocks.partial_unit, blocks.plain, blocks.orphans, blocks.settled = (
             old.groups,
             old.partial_unit,
             old.plain,
             orphans,
+            old.settled,
         )
         assert member.pool is not None
         member.pool.index.adopt_by_hash(blocks, held)

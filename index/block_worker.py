@@ -45,6 +45,12 @@ class BlockWorker:
     plain: bool = True
     """Whether the engine has one full-attention group, so that depth alone tells what it reuses."""
     orphans: Orphans = field(default_factory=Orphans)
+    settled: set[int] = field(default_factory=set)
+    """Groups whose block size is certain: a store of several whole blocks showed it, no partial entry does."""
+
+    def contradicts(self, event: BlockStored) -> bool:
+        """Whether the event's block size cannot be its group's: larger than what is certain."""
+        return event.group in self.settled and event.block_size > self.groups[event.group].block_size
 
     def holdings(self, slot: Slot) -> dict[EngineHash, int]:
         """The counted hashes of one slot, made on first use."""
@@ -59,6 +65,8 @@ class BlockWorker:
         if event.block_size <= 0 or not event.tokens:
             return
         size = event.block_size
+        if len(event.block_hashes) > 1 and len(event.block_hashes) * size * 4 == len(event.tokens):
+            self.settled.add(event.group)
         if known is not None:
             if size != known.block_size:
                 unit = math.gcd(size, known.block_size)
