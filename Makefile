@@ -1,4 +1,5 @@
-# The project's commands. System packages needed: python3 (3.11 or later) and make; everything else goes into .venv.
+# The project's commands. System packages needed: python3 (3.11 or later), make, and for the tests redis-server (root gets
+# it installed); everything else goes into .venv.
 
 CONFIG ?= deploy/fleet.example.yaml
 HOST ?= 127.0.0.1
@@ -12,13 +13,14 @@ PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 STAMP := .venv/.installed
 
-.PHONY: help install run demo test check bench lock clean
+.PHONY: help install run demo test check bench lock clean redis
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
 
-install: $(STAMP)  ## make .venv with the locked packages and this project in it
+install: $(STAMP)  ## make .venv with the locked packages and this project in it; redis-server for the tests
+	@sh deploy/install_redis.sh optional
 
 run: $(STAMP)  ## start the router: make run CONFIG=fleet.yaml HOST=0.0.0.0 PORT=8900
 	@exec .venv/bin/kvroute serve --config "$(CONFIG)" --host "$(HOST)" --port "$(PORT)"
@@ -26,7 +28,7 @@ run: $(STAMP)  ## start the router: make run CONFIG=fleet.yaml HOST=0.0.0.0 PORT
 demo: $(STAMP)  ## show cache-aware routing from end to end: make demo ARGS=--keep
 	@exec $(PYTHON) -m deploy.demo $(ARGS)
 
-test: $(STAMP)  ## every test, with branch coverage; or some: make test ARGS=tests/index
+test: $(STAMP) redis  ## every test, with branch coverage; or some: make test ARGS=tests/index
 	$(PYTHON) -m pytest --cov --cov-report=term:skip-covered $(or $(ARGS),--cov-fail-under=$(COVERAGE))
 
 check: $(STAMP)  ## format, lint, types, import directions, installed versions
@@ -36,7 +38,7 @@ check: $(STAMP)  ## format, lint, types, import directions, installed versions
 	.venv/bin/lint-imports
 	$(PIP) check
 
-bench: $(STAMP)  ## every script in benchmarks/ (but servers that one of them starts)
+bench: $(STAMP) redis  ## every script in benchmarks/ (but servers that one of them starts)
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v _server.py); do \
 		name=$$(basename "$$script" .py); \
 		echo "== $$name"; \
@@ -48,6 +50,9 @@ lock: $(PYTHON)  ## resolve pyproject.toml anew into requirements.lock (needs th
 	build/lock/bin/python -m pip --disable-pip-version-check install --quiet uv
 	build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra dev \
 		--no-annotate --no-header --output-file requirements.lock pyproject.toml
+
+redis:
+	@sh deploy/install_redis.sh
 
 clean:  ## remove .venv, caches and build products
 	rm -rf .venv build dist *.egg-info .coverage .coverage.* htmlcov

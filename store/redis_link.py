@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import redis.exceptions as known
@@ -79,11 +80,9 @@ class RedisLink:
 
     async def close(self) -> None:
         """Close all connections; gives up on one that does not end in time."""
-        try:
+        with suppress(Exception):  # nothing is left to be done with it
             async with asyncio.timeout(self._limit_s):
                 await self._client.aclose()
-        except Exception as error:  # nothing is left to be done with it
-            reason_of(error)
 
     async def _answers(self, commands: Sequence[Command]) -> list[Answer]:
         answers = await self._pipelined(commands)

@@ -42,19 +42,18 @@ if last then tip = math.max(tip, tonumber(string.match(last[1], '%-(%d+)$'))) en
 local room = tonumber(ARGV[4]) - redis.call('XLEN', KEYS[2])
 local answers = ''
 for i = 5, #ARGV, 3 do
-  local seq = tonumber(ARGV[i])
+  local seq, answer = tonumber(ARGV[i]), '-'
   if seq <= tip then
-    answers = answers .. '0'
+    answer = '0'
   elseif seq == tip + 1 and room > 0 then
     local done = redis.pcall('XADD', KEYS[2], ARGV[i + 1], 'd', ARGV[i + 2])
-    if type(done) == 'table' and done.err then
-      if string.find(done.err, 'equal or smaller', 1, true) then break end
+    if type(done) ~= 'table' then
+      tip, room, answer = seq, room - 1, '1'
+    elseif not string.find(done.err, 'equal or smaller', 1, true) then
       return done
     end
-    tip, room, answers = seq, room - 1, answers .. '1'
-  else
-    break
   end
+  answers = answers .. answer
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
@@ -62,7 +61,7 @@ return answers
 """)
 """KEYS snapshot, log. ARGV version, lineage, ttl ms, longest log, then seq, id, value of each entry.
 
-Answers one character per entry, 1 written, 0 was there; entries without one do not join.
+Answers one character per entry: 1 written, 0 was there, - does not join. None at all: none of them joins.
 """
 
 OFFER = _script(f"""

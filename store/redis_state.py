@@ -51,6 +51,7 @@ _ROUND_TRIP_ENTRIES = 1_000
 _LOADS_AT_ONCE = 4
 _TOUCHES = 500
 _MOST_DAMAGED = 10_000
+_ANSWERS = {"1": True, "0": False, "-": None}
 
 
 class RedisState:
@@ -63,6 +64,7 @@ class RedisState:
         self._registry = RedisRegistry(link, replica, self._ttl_ms, limits.poll_s)
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._damaged: dict[Worker, SnapshotFields] = {}
+        self._in_part = False
 
     async def open(self) -> None:
         """See `StateStore`."""
@@ -94,23 +96,20 @@ class RedisState:
     async def append(self, entries: Sequence[Entry]) -> list[bool | None]:
         """See `StateStore`. One round trip per thousand entries or megabyte."""
         answers: list[bool | None] = [None] * len(entries)
-        failure: StateError | None = None
+        failures: list[Exception] = []
         reached = False
         for places in _round_trips(entries):
             groups = _by_lineage(entries, places)
             commands = [self._append_command([entries[place] for place in group]) for group in groups]
             for group, answer in zip(groups, await self._link.each("append", commands), strict=True):
                 if isinstance(answer, Exception) and reason_of(answer) != "type":
-                    failure = state_error("append", answer)
+                    failures.append(answer)
                     continue
                 reached = True
                 letters = "" if isinstance(answer, Exception) else answer.decode()
                 for place, letter in zip(group, letters, strict=False):
-                    answers[place] = letter == "1"
-        if failure is not None and not reached:
-            raise failure
-        if failure is not None:
-            _log.warning("part of the state was not written", reason=failure.reason, detail=failure.detail)
+                    answers[place] = _ANSWERS[letter]
+        self._judge(failures, reached)
         return answers
 
     async def offer(self, snapshot: Snapshot) -> Offer:
@@ -173,9 +172,19 @@ class RedisState:
             return Unreadable(f"a {kind.decode()}, not a hash")
         fields = SnapshotFields(*values)
         snapshot = unpack_snapshot(worker, fields)
-        if isinstance(snapshot, Unreadable) and len(self._damaged) < _MOST_DAMAGED:
+        ours = fields.version == str(FORMAT_VERSION).encode()
+        if isinstance(snapshot, Unreadable) and ours and len(self._damaged) < _MOST_DAMAGED:
             self._damaged[worker] = fields  # the server cannot see it: an offer says so
         return snapshot
+
+    def _judge(self, failures: list[Exception], reached: bool) -> None:
+        """Raise when nothing got through. A part that did not is logged once until all is well again."""
+        if failures and not reached:
+            raise state_error("append", failures[0])
+        if failures and not self._in_part:
+            error = state_error("append", failures[0])
+            _log.warning("part of the state is not written", reason=error.reason, detail=error.detail)
+        self._in_part = bool(failures)
 
     def _append_command(self, entries: Sequence[Entry]) -> Command:
         first = entries[0]

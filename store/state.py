@@ -155,7 +155,7 @@ class StateStore(Protocol):
 
         True: written, now durable as far as the store is. False: it was there (another replica, or an earlier try).
         None: it does not join what is stored (nothing, another lineage, a hole, a log that is too long, a part of the
-        cluster that failed): offer a snapshot. Raises only when no entry got an answer.
+        cluster that failed): offer a snapshot. Raises when nothing, or one of several round trips, got no answer.
         """
 
     async def offer(self, snapshot: Snapshot) -> Offer:

@@ -53,13 +53,26 @@ class RedisCluster:
 
     def move_slot(self, key: str, target: RedisServer) -> None:
         """Migrate a key's slot with all its keys, as redis-cli --cluster reshard does."""
+        self.begin_move(key, target)
+        self.move_keys(key, target)
+        self.end_move(key, target)
+
+    def begin_move(self, key: str, target: RedisServer) -> None:
+        """The slot of a key migrates from now on: for keys that are not there (any more), its owner says ASK."""
         slot, source = key_slot(key.encode()), self.owner(key)
         target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", _node_id(source))
         source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", _node_id(target))
+
+    def move_keys(self, key: str, target: RedisServer) -> None:
+        """Move the keys of a slot that migrates."""
+        slot, source = key_slot(key.encode()), self.owner(key)
         while keys := source.command("CLUSTER", "GETKEYSINSLOT", slot, 100):
             source.command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-        for node in (target, source):
-            node.command("CLUSTER", "SETSLOT", slot, "NODE", _node_id(target))
+
+    def end_move(self, key: str, target: RedisServer) -> None:
+        """The slot has migrated: its former owner says MOVED."""
+        for node in sorted(self.masters, key=lambda node: node is not target):
+            node.command("CLUSTER", "SETSLOT", key_slot(key.encode()), "NODE", _node_id(target))
 
     def fail_over(self) -> None:
         """Make the first master's replica the master."""

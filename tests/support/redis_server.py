@@ -62,7 +62,7 @@ class RedisServer:
     def __init__(self, options: Options = Options()) -> None:
         self.options = options
         self.port = 0
-        self._folder = tempfile.TemporaryDirectory(prefix="kvroute-redis-")
+        self._folder = tempfile.TemporaryDirectory(prefix="kvroute-redis-", ignore_cleanup_errors=True)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -117,6 +117,10 @@ class RedisServer:
             for path in Path(self._folder.name).iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.start()
+
+    def lose_disk(self) -> None:
+        """Its folder vanishes: what it writes from now on fails."""
+        shutil.rmtree(self._folder.name)
 
     def command(self, *arguments: Any) -> Any:
         """The answer of one command, by a connection of its own."""
