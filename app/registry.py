@@ -106,12 +106,13 @@ class Registry:
                     pause_s = RETRY_S
 
     async def _take(self) -> None:
-        pause_s = RETRY_S
+        pause_s, read = RETRY_S, False
         while True:
             try:
-                await self._reconcile(await self.store.instances(), first=not self.ready)
-                self.ready = True
-                pause_s = RETRY_S
+                if not read:
+                    await self._reconcile(await self.store.instances(), deletions=False)
+                    read = self.ready = True
+                    pause_s = RETRY_S
                 async for change in self.store.changes():
                     await self._apply(change)
             except StateError as error:
@@ -120,8 +121,12 @@ class Registry:
                 await asyncio.sleep(pause_s * (1 + random.random()))  # noqa: S311
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
 
-    async def _reconcile(self, stored: dict[str, RegisteredInstance], first: bool) -> None:
-        """Take over what is registered, and register what is not. This replica's file wins over the registry."""
+    async def _reconcile(self, stored: dict[str, RegisteredInstance], deletions: bool) -> None:
+        """Take over what is registered, and register what is not. This replica's file wins over the registry.
+
+        `deletions`: what is not registered (and not in this replica's file) was deleted while changes were missed. An
+        empty registry deletes nothing: it was lost.
+        """
         listed = self.members.listed()
         for instance in stored.values():
             known = listed.get(instance.id)
@@ -130,7 +135,7 @@ class Registry:
             self.members.drained(instance.id, instance.draining)
         for instance in listed.values():
             if instance.id not in stored:
-                if instance.source == "http" and not first:
+                if instance.source == "http" and deletions and stored:
                     await self.members.discard(instance.id)
                 else:
                     self.put(instance)
@@ -149,7 +154,7 @@ class Registry:
             case Drained(instance_id, draining):
                 self.members.drained(instance_id, draining)
             case Reread():
-                await self._reconcile(await self.store.instances(), first=False)
+                await self._reconcile(await self.store.instances(), deletions=True)
             case Lost():
                 for listed in self.members.listed().values():
                     self.put(listed)
