@@ -101,6 +101,7 @@ class WorkerAnswer(BaseModel):
 
     dp_rank: int
     state: StateWord
+    events: str | None = Field(description="where its events are followed; null: not known yet")
     trust: TrustWord
     block_size: int | None
     seq: int | None = Field(description="the last applied sequence number; null before any")

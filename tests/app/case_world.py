@@ -205,9 +205,10 @@ class CaseWorld:
         """One frame list of a written-out answer; what was published before its start is in the buffer."""
         engine = next(iter(self.engines.values()))
         assert engine.replay is not None
+        last_seq = engine.last_seq or start
         engine.keep([{"seq": seq, "events": FILLER} for seq in range(start)])
         words = {"<topic>": b"", "<payload>": engine.sent[0]}
         frames: Frames = tuple(words[text] if text in words else bytes.fromhex(text) for text in texts)
         engine.replay.script.setdefault(start, []).append(frames)
         numbers = (int(text, 16) for text in texts if len(text) == 16 and text != "f" * 16)
-        engine.last_seq = max([engine.last_seq or start, *numbers])
+        engine.last_seq = max([last_seq, *numbers])

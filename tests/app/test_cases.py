@@ -12,6 +12,7 @@ from tests.app.case_checks import CHECKS, STATUSES
 from tests.app.case_http import Answer
 from tests.app.case_player import CasePlayer
 from tests.app.case_world import Surroundings
+from tests.app.further_cases import FURTHER, SILENCE_HIDES
 
 CASES: dict[str, dict[str, Any]] = {
     case["id"]: case for case in json.loads((Path(__file__).parent.parent / "golden" / "cases.json").read_text())
@@ -67,6 +68,20 @@ def test_case(case_id: str, around: str) -> None:
             assert {answer.status for answer in player.answers[label]} <= set(allowed), label
         if case_id in CHECKS:
             CHECKS[case_id](player)
+
+
+@pytest.mark.parametrize("around", SURROUNDINGS)
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_case(name: str, around: str) -> None:
+    situation, expected = FURTHER[name]
+    if name in SILENCE_HIDES and around == "scripts-alone":
+        pytest.skip("with equal times and without any answer nothing on the wire tells")
+    with CasePlayer({"situation": situation}, SURROUNDINGS[around]) as player:
+        player.play()
+        assert set(expected) == set(player.answers)
+        for label, routes in expected.items():
+            for answer in player.answers[label]:
+                meets(name, label, answer, routes)
 
 
 def meets(case_id: str, label: str, answer: Answer, expected: dict[str, Any]) -> None:
