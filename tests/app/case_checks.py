@@ -119,8 +119,8 @@ def _health_answers_meanwhile(player: CasePlayer) -> None:
 
 
 def _endpoints_are_resolved(player: CasePlayer) -> None:
-    assert player.world.worker("A")["events"] == "tcp://[fd00::5]:5557"
-    assert player.world.worker("B")["events"] == "tcp://10.0.0.7:5557"
+    assert player.world.worker("A")["events"] == "tcp://[::1]:5557"
+    assert player.world.worker("B")["events"] == "tcp://127.0.0.7:5557"
 
 
 def _only_the_shared_identity_is_admitted(player: CasePlayer) -> None:
