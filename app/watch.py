@@ -157,12 +157,8 @@ def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
     if _other_process(known, told):
         return told
     cards = told if told.models or told.adapters else known
-    streams = told if told.events else known
     return told._replace(
         version=told.version or known.version,
-        events=streams.events,
-        replay=streams.replay,
-        topic=streams.topic,
         block_size=told.block_size or known.block_size,
         dp_size=told.dp_size or known.dp_size,
         prefix_match_unit=told.prefix_match_unit or known.prefix_match_unit,

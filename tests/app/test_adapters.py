@@ -14,7 +14,7 @@ from tests.support.engine_events import prompt, sglang_stored, vllm_removed, vll
 from tests.support.fake_engine import HTML, FakeEngine
 from tests.support.fleet import fleet, instance, matched, rows_of, wait_for_seq
 from tests.support.golden import Row, sglang_stream, vllm_stream, vllm_streams
-from tests.support.publisher import Publisher, batch
+from tests.support.publisher import Publisher, batch, ranks
 from tests.support.service import Running, serving, wait_until
 
 V1, V2 = "/adapters/sql-v1", "/adapters/sql-v2"
@@ -244,3 +244,18 @@ def test_an_sglang_recording_with_adapters_is_exact_in_the_dynamo_format() -> No
             assert matched(run, row.tokens, **row.fields)["a"] == row.expected["matched_tokens"]
             asked += 1
         assert asked > 20
+
+
+def test_every_rank_of_an_sglang_engine_is_known_to_tell_namespaces_apart() -> None:
+    with ExitStack() as stack:
+        publishers = [stack.enter_context(one) for one in ranks(2, replay=False)]
+        engine = stack.enter_context(FakeEngine(EngineKind.SGLANG, dp_size=2, dynamo=True, events=publishers[0].events))
+        run = stack.enter_context(serving(fleet(instance("a", server=engine))))
+        plain = sglang_stored(ASKED)
+        secret = plain | {"block_hashes": [namespaced(one, "tenant", None) for one in plain["block_hashes"]]}
+        for rank, publisher in enumerate(publishers):
+            publisher.wait_for_subscriber()
+            wait_for_seq(run, "a", publisher.publish(batch(events=[secret])), rank)
+        for fields, expected in (({}, 0), ({"extra_key": "tenant"}, 64)):
+            answer = run.route(ASKED, model="m", **fields)
+            assert [one["matched_tokens"] for one in answer["candidates"]] == [expected, expected]
