@@ -72,6 +72,7 @@ class Following:
             if stream is not None:
                 stream.task.cancel()
             self._around.index.remove(self._instance.workers[rank].worker)
+            self._around.discard(self._instance.workers[rank].worker)
             self._around.fleet.remove_worker(self._instance, rank)
 
     def enter(self, tracked: TrackedWorker) -> None:
@@ -122,6 +123,7 @@ class Following:
         if former is not None:
             former.task.cancel()
             self._around.index.restart(tracked.worker)
+            self._around.began(tracked.worker)
             tracked.link_up, tracked.link_lost_at, tracked.trust = False, None, Trust.NONE
             _log.info("event endpoint changed", instance=self._instance.id, dp_rank=rank, endpoint=source.events)
         self._note_stream(tracked, source)
@@ -167,6 +169,8 @@ class Following:
                 if tracked.stream_advice != advice:
                     _log.error("event endpoint cannot be used", instance=self._instance.id, advice=advice)
                 tracked.stream_advice = advice
+            finally:
+                stream.scope = None
             await asyncio.sleep(RETRY_S)
 
     def _check(self, tracked: TrackedWorker, listener: Listener) -> HashCheck | None:
@@ -192,12 +196,15 @@ class Following:
 
     async def _restored(self, tracked: TrackedWorker) -> Restored | None:
         """The worker's stored state in the index; None when there is none, or the store does not answer in time."""
-        writer, own = self._writer, self._instance.settings
+        around, writer, own = self._around, self._writer, self._instance.settings
         if writer is None:
+            around.discard(tracked.worker)  # what was stored before it was switched off
             return None
-        identity = self._around.identities.of(own.model) if own.engine is EngineKind.VLLM else None
+        writer.began(tracked.worker)
+        identity = around.identities.of(own.model) if own.engine is EngineKind.VLLM else None
+        start = WarmStart(around.index, self._instance, tracked, identity, around.identities.enforced(own.model))
         try:
-            return await WarmStart(self._around.index, self._instance, tracked, identity).load(writer.store)
+            return await start.load(writer.store)
         except StateError as error:
             self._around.metrics.state_errors.labels(error.op).inc()
             _log.warning("stored state not read", instance=self._instance.id, op=error.op, reason=error.reason)
@@ -206,7 +213,7 @@ class Following:
     def follow_anew(self, rank: int) -> None:
         """Drop what the rank holds and go on from the state store, where a better state lies."""
         stream = self._streams.get(rank)
-        if stream is not None and stream.scope is not None:
+        if stream is not None and stream.scope is not None and not stream.scope.expired():
             stream.scope.reschedule(asyncio.get_running_loop().time())
 
     async def _take_all(self, listener: Listener, ingest: WorkerIngest, tracked: TrackedWorker) -> None:

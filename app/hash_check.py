@@ -54,10 +54,17 @@ class HashCheck:
         self._failures = self._roots = 0
         self._tracked.hash, self._tracked.refused, self._tracked.advice = UNVERIFIED, False, None
 
-    def restored(self, identity: HashIdentity, verified: bool) -> None:
-        """The worker's hashes were verified before, by the process that it resumes."""
-        status: Literal["verified", "mismatch"] = "verified" if verified else "mismatch"
+    def restored(self, identity: HashIdentity, shared: bool) -> bool:
+        """The worker's hashes were verified before, in the process that it resumes; `shared`: as the fleet's.
+
+        False: they are not the fleet's any more; what is held must go, and everything is asked for again.
+        """
+        if shared and not self._identity.accept(identity):
+            self._resync("identity")
+            return False
+        status: Literal["verified", "mismatch"] = "verified" if shared else "mismatch"
         self._tracked.hash = HashReport(status, identity, self._identity.expected)
+        return True
 
     def cleared(self) -> None:
         """Nothing is filed any more."""

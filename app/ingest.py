@@ -9,9 +9,10 @@ import structlog
 from xxhash import xxh3_64_digest
 
 from app.fleet import Instance, TrackedWorker
+from app.followed import Followed, Saved
 from app.hash_check import HashCheck
 from app.metrics import Metrics
-from app.state_writer import Saved, StateWriter
+from app.state_writer import StateWriter
 from app.warm_start import Restored
 from engine.stream import BadFrame, Batch, Clear, Gap, Link, Resumed, Signal
 from engine.wire import WireError, decode
@@ -83,6 +84,7 @@ class WorkerIngest:
 
     def _clear(self, reason: str, trust: Trust) -> None:
         tracked = self._tracked
+        self._not_resumed()
         if reason in NEW_PROCESS:
             self._forget_process()
         else:
@@ -90,8 +92,7 @@ class WorkerIngest:
         if self._check is not None:
             self._check.cleared()
         tracked.doubtful = False
-        if self._writer is not None:
-            self._writer.began(tracked.worker)
+        self._begin_lineage()
         tracked.trust = trust if self._usable() else Trust.NONE
         if reason != "start":
             self._look_again()
@@ -124,7 +125,9 @@ class WorkerIngest:
         tracked.usable_batches += 1
         if self._check is not None:
             batch = self._check.judged(batch)
-        if self._usable() and not (replayed and tracked.asleep):
+        if not self._usable():
+            self._begin_lineage()
+        elif not (replayed and tracked.asleep):
             self._save(seq, payload, batch.ts, self._apply(batch))
 
     def _apply(self, batch: EventBatch) -> list[Operation] | None:
@@ -154,13 +157,33 @@ class WorkerIngest:
         """The engine is the one that the stored state was of: it counts from now on."""
         tracked, restored = self._tracked, self._restored
         assert restored is not None
+        self._restored = None
         position, followed = restored
         tracked.doubtful, tracked.trust, tracked.seq = False, position.trust, position.next_seq - 1
-        if self._check is not None and followed.identity is not None:
-            self._check.restored(followed.identity, followed.shared)
         if self._writer is not None:
             self._writer.resumed(tracked.worker, followed)
+        fits = followed.identity is None or self._check is None
+        if not self._usable() or tracked.asleep or not (fits or self._is_still(followed)):
+            self._index.restart(tracked.worker)
+            tracked.trust = Trust.PARTIAL if self._usable() else Trust.NONE
+            if self._writer is not None:
+                self._writer.discard(tracked.worker)
         _log.info("stored state joined the engine's stream", **self._names(), trust=tracked.trust.value)
+
+    def _is_still(self, followed: Followed) -> bool:
+        assert self._check is not None
+        assert followed.identity is not None
+        return self._check.restored(followed.identity, followed.shared)
+
+    def _not_resumed(self) -> None:
+        """If stored state waited to be resumed: it is of another process."""
+        restored, self._restored = self._restored, None
+        if restored is not None and self._writer is not None:
+            self._writer.not_resumed(self._tracked.worker, restored.followed)
+
+    def _begin_lineage(self) -> None:
+        if self._writer is not None:
+            self._writer.began(self._tracked.worker)
 
     def _usable(self) -> bool:
         return not self._tracked.refused and self._instance.unusable is None

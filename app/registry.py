@@ -6,13 +6,13 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import NamedTuple, Protocol, assert_never
 
 import structlog
 from pydantic import ValidationError
 
 from app.instance_settings import InstanceSettings
+from app.logs import Repeats
 from app.metrics import Metrics
 from store.state import (
     Change,
@@ -28,7 +28,7 @@ from store.state import (
 
 _log = structlog.stdlib.get_logger("kvroute.registry")
 
-RETRY_S, RETRY_MAX_S = 0.2, 5.0
+RETRY_S, RETRY_MAX_S = 0.2, 2.0
 WAITING_CHANGES = 10_000
 
 
@@ -42,39 +42,49 @@ class Members(Protocol):
         """Add an instance, or replace the one with its id."""
 
     async def discard(self, instance_id: str) -> None:
-        """Remove an instance if it is there."""
+        """Remove an instance, and what is stored of its workers, if it is there."""
 
     def drained(self, instance_id: str, draining: bool) -> None:
         """Set an instance's draining flag if it is there."""
 
 
-@dataclass(slots=True)
-class Registry:
-    """Two tasks, one each way. `ready` is set when the registry was read, or could not be at first."""
+class _Telling(NamedTuple):
+    """A change of this replica that the store does not have yet."""
 
-    store: StateStore
-    members: Members
-    metrics: Metrics
-    ready: bool = False
-    _waiting: deque[Callable[[], Awaitable[None]]] = field(default_factory=deque)
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    instance_id: str
+    tell: Callable[[], Awaitable[None]]
+
+
+class Registry:
+    """Two tasks, one each way. `ready` is set when the registry was read, or could not be at first.
+
+    A file is a replica's own: records that come from a file tell who is drained, but make no instance on replicas whose
+    file does not list it, nor other settings where it lists others. So what is taken out of the file stays out.
+    """
+
+    def __init__(self, store: StateStore, members: Members, metrics: Metrics, lost: Callable[[], None]) -> None:
+        """`lost` is told that the store lost the registry, and perhaps more."""
+        self.ready = False
+        self._store = store
+        self._members = members
+        self._metrics = metrics
+        self._lost = lost
+        self._waiting: deque[_Telling] = deque()
+        self._wake = asyncio.Event()
+        self._one_way = asyncio.Lock()
+        self._repeats = Repeats(10.0)
 
     def put(self, instance: RegisteredInstance) -> None:
         """Tell the others of an instance, soon."""
-        self._tell(lambda: self.store.put_instance(instance))
+        self._tell(instance.id, lambda: self._store.put_instance(instance))
 
-    def delete(self, instance_id: str, forget: Callable[[], Awaitable[None]]) -> None:
-        """Tell the others that an instance is gone; `forget` deletes its state."""
-
-        async def both() -> None:
-            await self.store.delete_instance(instance_id)
-            await forget()
-
-        self._tell(both)
+    def delete(self, instance_id: str) -> None:
+        """Tell the others that an instance is gone."""
+        self._tell(instance_id, lambda: self._store.delete_instance(instance_id))
 
     def drain(self, instance_id: str, draining: bool) -> None:
         """Tell the others that an instance drains, or does not any more."""
-        self._tell(lambda: self.store.set_draining(instance_id, draining))
+        self._tell(instance_id, lambda: self._store.set_draining(instance_id, draining))
 
     async def run(self) -> None:
         """Both ways, until cancelled."""
@@ -82,11 +92,11 @@ class Registry:
             tasks.create_task(self._send())
             tasks.create_task(self._take())
 
-    def _tell(self, change: Callable[[], Awaitable[None]]) -> None:
+    def _tell(self, instance_id: str, tell: Callable[[], Awaitable[None]]) -> None:
         if len(self._waiting) >= WAITING_CHANGES:
             self._waiting.popleft()
-            self.metrics.state_errors.labels("registry_overflow").inc()
-        self._waiting.append(change)
+            self._metrics.state_errors.labels("registry_overflow").inc()
+        self._waiting.append(_Telling(instance_id, tell))
         self._wake.set()
 
     async def _send(self) -> None:
@@ -96,70 +106,70 @@ class Registry:
             self._wake.clear()
             while self._waiting:
                 try:
-                    await self._waiting[0]()
-                except StateError as error:
-                    self._failed(error)
-                    await asyncio.sleep(pause_s * (1 + random.random()))  # noqa: S311
-                    pause_s = min(pause_s * 2, RETRY_MAX_S)
-                else:
-                    self._waiting.popleft()
+                    async with self._one_way:
+                        first = self._waiting[0]
+                        await first.tell()
+                        if self._waiting and self._waiting[0] is first:
+                            self._waiting.popleft()
                     pause_s = RETRY_S
+                except StateError as error:
+                    pause_s = await self._failed(error, pause_s)
 
     async def _take(self) -> None:
+        """The whole registry once, then its changes for ever: after an error they go on where they stopped."""
         pause_s, read = RETRY_S, False
         while True:
             try:
                 if not read:
-                    await self._reconcile(await self.store.instances(), deletions=False)
-                    read = self.ready = True
+                    await self._reconcile(first=True)
+                read = self.ready = True
+                async for change in self._store.changes():
                     pause_s = RETRY_S
-                async for change in self.store.changes():
                     await self._apply(change)
             except StateError as error:
-                self._failed(error)
                 self.ready = True  # it was tried: routing does not wait for the store
-                await asyncio.sleep(pause_s * (1 + random.random()))  # noqa: S311
-                pause_s = min(pause_s * 2, RETRY_MAX_S)
+                pause_s = await self._failed(error, pause_s)
 
-    async def _reconcile(self, stored: dict[str, RegisteredInstance], deletions: bool) -> None:
-        """Take over what is registered, and register what is not. This replica's file wins over the registry.
-
-        `deletions`: what is not registered (and not in this replica's file) was deleted while changes were missed. An
-        empty registry deletes nothing: it was lost.
-        """
-        listed = self.members.listed()
+    async def _reconcile(self, first: bool) -> None:
+        """Take over what is registered, and register what is not. What this replica is about to tell stands."""
+        async with self._one_way:
+            stored = await self._store.instances()
+            told = {telling.instance_id for telling in self._waiting}
         for instance in stored.values():
-            known = listed.get(instance.id)
-            if known is None or (known.source != "file" and known.settings != instance.settings):
-                await self._put(instance)
-            self.members.drained(instance.id, instance.draining)
-        for instance in listed.values():
-            if instance.id not in stored:
-                if instance.source == "http" and deletions and stored:
-                    await self.members.discard(instance.id)
-                else:
-                    self.put(instance)
-            elif instance.source == "file" and stored[instance.id].settings != instance.settings:
-                self.put(instance)
+            if instance.id not in told:
+                await self._take_over(instance)
+        for listed in self._members.listed().values():
+            await self._register(listed, stored.get(listed.id), first or listed.id in told)
+
+    async def _register(self, listed: RegisteredInstance, stored: RegisteredInstance | None, new: bool) -> None:
+        if stored is None and listed.source == "http" and not new:
+            await self._members.discard(listed.id)  # deleted while this replica was away
+        elif stored is None or (listed.source == "file" and stored.settings != listed.settings):
+            self.put(listed)
 
     async def _apply(self, change: Change) -> None:
         match change:
             case Put(instance):
-                known = self.members.listed().get(instance.id)
-                if known is None or known.settings != instance.settings:
-                    await self._put(instance)
-                self.members.drained(instance.id, instance.draining)
+                await self._take_over(instance)
             case Deleted(instance_id):
-                await self.members.discard(instance_id)
+                await self._members.discard(instance_id)
             case Drained(instance_id, draining):
-                self.members.drained(instance_id, draining)
+                self._members.drained(instance_id, draining)
             case Reread():
-                await self._reconcile(await self.store.instances(), deletions=True)
+                await self._reconcile(first=False)
             case Lost():
-                for listed in self.members.listed().values():
+                self._lost()
+                for listed in self._members.listed().values():
                     self.put(listed)
             case _:
                 assert_never(change)
+
+    async def _take_over(self, instance: RegisteredInstance) -> None:
+        known = self._members.listed().get(instance.id)
+        mine = (known is not None and known.source == "file") or (known is None and instance.source == "file")
+        if not mine and (known is None or known.settings != instance.settings):
+            await self._put(instance)
+        self._members.drained(instance.id, instance.draining)
 
     async def _put(self, instance: RegisteredInstance) -> None:
         try:
@@ -167,8 +177,12 @@ class Registry:
         except ValidationError as error:
             _log.warning("registered instance not used", instance=instance.id, faults=error.error_count())
             return
-        await self.members.put(settings)
+        await self._members.put(settings)
 
-    def _failed(self, error: StateError) -> None:
-        self.metrics.state_errors.labels(error.op).inc()
-        _log.warning("state store", op=error.op, reason=error.reason)
+    async def _failed(self, error: StateError, pause_s: float) -> float:
+        """Count, wait, and how long to wait the next time."""
+        self._metrics.state_errors.labels(error.op).inc()
+        if (held_back := self._repeats.due(error.op)) is not None:
+            _log.warning("state store", op=error.op, reason=error.reason, held_back=held_back)
+        await asyncio.sleep(pause_s * (1 + random.random()))  # noqa: S311
+        return min(pause_s * 2, RETRY_MAX_S)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 import structlog
@@ -86,7 +85,7 @@ class Service:
             instance = self.instance(instance_id)
             await self._discard(instance)
             if self.state is not None:
-                self.state.registry.delete(instance_id, partial(self.state.forget, list(instance.workers.values())))
+                self.state.registry.delete(instance_id)
 
     def drain(self, instance_id: str, draining: bool) -> None:
         """No new requests for an instance, or again; on all replicas. Raises Problem 404."""
@@ -107,11 +106,11 @@ class Service:
             if known is not None and known.settings == settings:
                 return
             if known is not None:
-                await self._discard(known)
+                await self._discard(known, stored_too=False)
             self._watch(settings, "http")
 
     async def discard(self, instance_id: str) -> None:
-        """Remove an instance if it is there."""
+        """Remove an instance, and what is stored of its workers, if it is there."""
         async with self._changing:
             known = self.around.fleet.get(instance_id)
             if known is not None:
@@ -123,7 +122,7 @@ class Service:
         if known is not None:
             known.draining = draining
 
-    async def _discard(self, instance: Instance) -> None:
+    async def _discard(self, instance: Instance, stored_too: bool = True) -> None:
         instance_id = instance.id
         self.around.fleet.remove(instance_id)
         task = self._tasks.pop(instance_id)
@@ -132,7 +131,9 @@ class Service:
         self._watches.pop(instance_id).leave()
         for tracked in instance.workers.values():
             self.routing.router.forget(tracked.worker)
-            if self.state is not None:
+            if self.state is not None and stored_too:
+                self.state.writer.discard(tracked.worker)
+            elif self.state is not None:
                 self.state.writer.forget(tracked.worker)
         self.around.metrics.forget_instance(instance_id)
         model = instance.settings.model

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from app.fleet import Instance, TrackedWorker
+from app.fleet import Instance
 from app.registry import Members, Registry
 from app.settings import Settings
 from app.state_writer import StateWriter
@@ -37,7 +36,7 @@ class State:
         store = open_store(url, settings.state_store.limits())
         _log.info("state store", url=shown_url(url))
         writer = StateWriter(store, around.index, around.metrics, settings.state_store.writer())
-        return cls(store, writer, Registry(store, members, around.metrics))
+        return cls(store, writer, Registry(store, members, around.metrics, lost=writer.check_soon))
 
     def start(self) -> list[asyncio.Task[None]]:
         """The tasks. They end by cancellation only."""
@@ -50,12 +49,6 @@ class State:
         """Write what can be written in a short time; let go of the store."""
         await self.writer.drain(DRAIN_S)
         await self.store.close()
-
-    async def forget(self, workers: Sequence[TrackedWorker]) -> None:
-        """Delete the state of workers whose instance was deleted. Raises StateError."""
-        for tracked in workers:
-            self.writer.forget(tracked.worker)
-            await self.store.forget(tracked.worker)
 
     async def _write(self) -> None:
         try:

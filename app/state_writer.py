@@ -10,133 +10,130 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import structlog
 
+from app.followed import Followed, Saved
 from app.logs import Repeats
 from app.metrics import Metrics
 from app.saved_state import pack_batch, pack_worker
 from app.state_limits import WriterLimits
+from app.state_queue import StateQueue
 from index.block_hash import HashIdentity
 from index.dump import Operation
 from index.index import Index
 from index.worker import Trust, Worker
-from store.state import Entry, Lineage, Offer, Snapshot, StateError, StateStore
+from store.state import Entry, Lineage, Offer, Snapshot, StateError, StateStore, Stored
 
 _log = structlog.stdlib.get_logger("kvroute.state")
 
 FLUSH_S = 0.05
+IDLE_S = 1.0
 ROUND_ENTRIES = 512
-RETRY_S, RETRY_MAX_S = 0.1, 5.0
+RETRY_S, RETRY_MAX_S = 0.1, 2.0
 ADOPT_AGAIN_S = 10.0
+PROBE_S = 30.0
+"""How often what is stored of idle workers is checked: keys may have been evicted."""
+FAILURES_IN_A_ROW = 2
+"""So many workers whose snapshot fails mean that the store is ill; one may just be too large."""
 
 
-class Saved(NamedTuple):
-    """A batch that was applied: its number, the engine's time in ms (0: unknown), the trust after it, its digest."""
-
-    seq: int
-    ts_ms: int
-    trust: Trust
-    digest: bytes | None
-
-
-@dataclass(slots=True)
-class Followed:
-    """What the writer knows of one worker. `ids_ms` never goes back, so that the store takes every entry."""
-
-    fingerprint: str | None = None
-    identity: HashIdentity | None = None
-    shared: bool = False
-    lineage: Lineage | None = None
-    seq: int = -1
-    ids_ms: int = 0
-    trust: Trust = Trust.NONE
-    digest: bytes | None = None
-    clean: bool = False
-    since_snapshot: int = 0
-    due: int = 0
-    adopted_at: float = -1e9
-
-
-@dataclass(slots=True)
 class StateWriter:
-    """Owns the queue. `run` is a task of the service; everything else is synchronous and cheap."""
+    """Owns the queue. `run` is a task of the service; what the ingest says is synchronous and cheap."""
 
-    store: StateStore
-    index: Index
-    metrics: Metrics
-    limits: WriterLimits = field(default_factory=WriterLimits)
-    adopt: Callable[[Worker], None] = lambda worker: None
-    _followed: dict[Worker, Followed] = field(default_factory=dict)
-    _queue: deque[Entry] = field(default_factory=deque)
-    _queued_bytes: int = 0
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _repeats: Repeats = field(default_factory=lambda: Repeats(10.0))
+    def __init__(
+        self,
+        store: StateStore,
+        index: Index,
+        metrics: Metrics,
+        limits: WriterLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.adopt: Callable[[Worker], None] = lambda worker: None
+        """Told of a worker of which a better state is stored."""
+        self._index = index
+        self._metrics = metrics
+        self._limits = limits or WriterLimits()
+        self._queue = StateQueue(self._limits)
+        self._followed: dict[Worker, Followed] = {}
+        self._discarded: set[Worker] = set()
+        self._wake = asyncio.Event()
+        self._repeats = Repeats(10.0)
+        self._clock = clock
+        self._probe_at = clock() + PROBE_S
+        self._touch_at = clock() + self._limits.ttl_s / 4
 
     # What the ingest says
 
     def began(self, worker: Worker) -> None:
-        """The worker starts over: what follows is another lineage."""
-        followed = self._followed.setdefault(worker, Followed())
-        followed.lineage, followed.clean, followed.ids_ms = None, False, 0
-        followed.identity, followed.shared = None, False
+        """The worker starts over, or is about to be changed by something else than batches: a new lineage follows."""
+        self._of(worker).begin()
 
     def resumed(self, worker: Worker, followed: Followed) -> None:
         """The worker goes on from stored state."""
+        followed.adopt_from = self._of(worker).adopt_from
         self._followed[worker] = followed
+
+    def not_resumed(self, worker: Worker, stored: Followed) -> None:
+        """What was stored of the worker is not of the engine process that is there."""
+        if stored.lineage is not None:
+            self._of(worker).dead = stored.lineage, stored.seq
 
     def identified(self, worker: Worker, identity: HashIdentity, shared: bool) -> None:
         """A root block was verified: part of what is saved."""
-        followed = self._followed.setdefault(worker, Followed())
+        followed = self._of(worker)
         if (followed.identity, followed.shared) != (identity, shared):
             followed.identity, followed.shared, followed.clean = identity, shared, False
 
     def knows_process(self, worker: Worker, fingerprint: str | None) -> None:
         """What identifies the engine's process, as far as known."""
-        self._followed.setdefault(worker, Followed()).fingerprint = fingerprint
+        self._of(worker).fingerprint = fingerprint
 
     def applied(self, worker: Worker, saved: Saved, operations: list[Operation] | None) -> None:
         """A batch was applied. `operations` None: its effect can only be told by a snapshot."""
-        followed = self._followed.setdefault(worker, Followed())
-        followed.ids_ms = max(followed.ids_ms, saved.ts_ms)
-        followed.seq, followed.trust, followed.digest = saved.seq, saved.trust, saved.digest
-        if followed.lineage is None:
-            followed.lineage = Lineage(saved.seq, followed.ids_ms)
+        followed = self._of(worker)
+        lineage = followed.take(saved)
+        followed.last = None
+        if operations is not None:
+            body = pack_batch(saved.trust, saved.digest, operations)
+            followed.last = Entry(worker, lineage, saved.seq, followed.ids_ms, body)
+        if followed.last is None or followed.fingerprint not in (None, followed.stored_fingerprint):
             followed.clean = False
-        if operations is None:
-            followed.clean = False
-        if not followed.clean:
-            self._wake.set()
-            return
-        body = pack_batch(saved.trust, saved.digest, operations or [])
-        self._queue.append(Entry(worker, followed.lineage, saved.seq, followed.ids_ms, body))
-        self._queued_bytes += len(body)
-        followed.since_snapshot += 1
-        self.metrics.state_lag.set(len(self._queue))
-        if len(self._queue) > self.limits.queue_batches or self._queued_bytes > self.limits.queue_bytes:
-            self._overflow()
+        if followed.clean and followed.last is not None:
+            followed.since_snapshot += 1
+            if not self._queue.put(followed.last):
+                self._overflow()
+            self._metrics.state_lag.set(len(self._queue))
+        self._wake.set()
+
+    def discard(self, worker: Worker) -> None:
+        """What is stored of the worker must go: it is not followed any more, or holds something else now."""
+        self._followed.pop(worker, None)
+        self._queue.drop(worker)
+        self._discarded.add(worker)
         self._wake.set()
 
     def forget(self, worker: Worker) -> None:
-        """The worker is not followed any more."""
+        """The worker is not followed any more; what is stored stays."""
         self._followed.pop(worker, None)
+        self._queue.drop(worker)
+
+    def check_soon(self) -> None:
+        """What is stored may be lost."""
+        self._probe_at = 0.0
+        self._wake.set()
 
     # The task
 
     async def run(self) -> None:
         """Write until cancelled; after an error wait, longer each time, and go on."""
-        pause_s, touched_at = RETRY_S, time.monotonic()
+        pause_s = RETRY_S
         while True:
-            await self._pause(FLUSH_S)
+            await self._pause()
             try:
-                await self._write()
-                if time.monotonic() - touched_at > self.limits.ttl_s / 4:
-                    await self.store.touch(list(self._followed))
-                    touched_at = time.monotonic()
+                await self.write()
                 pause_s = RETRY_S
             except StateError as error:
                 self._failed(error)
@@ -147,115 +144,156 @@ class StateWriter:
         """Write what waits, for so long at most: the process ends."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._write()
+                await self.write()
         except (StateError, TimeoutError):
             _log.warning("state not written at the end", batches=len(self._queue))
 
-    async def _pause(self, least_s: float) -> None:
-        if not self._queue and not self._dirty():
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(1.0):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-        await asyncio.sleep(least_s)
-
-    async def _write(self) -> None:
-        for worker in self._dirty():
-            await self._offer(worker)
+    async def write(self) -> None:
+        """Write all that waits. Raises StateError when the store is ill; what was not written stays."""
+        for worker in list(self._discarded):
+            await self.store.forget(worker)
+            self._discarded.discard(worker)
         while self._queue:
-            entries = [self._queue[position] for position in range(min(ROUND_ENTRIES, len(self._queue)))]
-            results = await self.store.append(entries)
-            for entry, written in zip(entries, results, strict=True):
-                self._done(entry, written)
+            await self._append(self._queue.first(ROUND_ENTRIES))
+        await self._probe()
+        await self._offer_all()
         for worker, followed in list(self._followed.items()):
             if followed.clean and followed.since_snapshot >= self._due(followed):
                 await self._shorten(worker, followed)
+        if self._clock() >= self._touch_at:
+            await self.store.touch(list(self._followed))
+            self._touch_at = self._clock() + self._limits.ttl_s / 4
 
-    def _done(self, entry: Entry, written: bool | None) -> None:
-        if self._queue and self._queue[0] is entry:
-            self._queue.popleft()
-            self._queued_bytes -= len(entry.body)
-        self.metrics.state_lag.set(len(self._queue))
-        if written:
-            self.metrics.state_writes.inc()
-        followed = self._followed.get(entry.worker)
-        if written is None and followed is not None and followed.lineage == entry.lineage:
-            followed.clean = False
+    async def _pause(self) -> None:
+        if not self._queue and not self._discarded and not self._dirty():
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(min(IDLE_S, self._limits.ttl_s / 8)):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        await asyncio.sleep(FLUSH_S)
+
+    # Entries
+
+    async def _append(self, entries: list[Entry]) -> None:
+        for entry, written in zip(entries, await self.store.append(entries), strict=True):
+            self._queue.done(entry)
+            if written:
+                self._metrics.state_writes.inc()
+            followed = self._followed.get(entry.worker)
+            if written is None and followed is not None and followed.lineage == entry.lineage:
+                followed.clean = False
+        self._metrics.state_lag.set(len(self._queue))
+
+    async def _probe(self) -> None:
+        """Write last entries once more: those that are not there any more show that a worker's state is lost."""
+        if self._clock() < self._probe_at:
+            return
+        probes = [followed.probe(worker) for worker, followed in self._followed.items()]
+        await self._append([probe for probe in probes if probe is not None])
+        self._probe_at = self._clock() + PROBE_S
+
+    def _overflow(self) -> None:
+        """The store cannot follow: give up the queue, snapshots bring it up to date."""
+        for worker in self._queue.clear():
+            if worker in self._followed:
+                self._followed[worker].clean = False
+        self._metrics.state_errors.labels("overflow").inc()
+        if (held_back := self._repeats.due("overflow")) is not None:
+            _log.warning("state store too slow, snapshots will follow", held_back=held_back)
+
+    # Snapshots
 
     def _dirty(self) -> list[Worker]:
-        return [
-            worker
-            for worker, followed in self._followed.items()
-            if not followed.clean and followed.lineage is not None and worker in self.index
-        ]
+        """Whose snapshot is due, those first that were refused least often."""
+        now = self._clock()
+        due = [worker for worker, followed in self._followed.items() if followed.offers(now) and worker in self._index]
+        return sorted(due, key=lambda worker: self._followed[worker].refusals)
+
+    async def _offer_all(self) -> None:
+        failures = 0
+        for worker in self._dirty():
+            try:
+                await self._offer(worker)
+                failures = 0
+            except StateError as error:
+                failures += 1
+                if failures == FAILURES_IN_A_ROW:
+                    raise
+                self._failed(error)
 
     async def _offer(self, worker: Worker) -> None:
         """Offer a snapshot of what the worker holds now; entries for later batches follow it."""
         followed = self._followed.get(worker)
-        if followed is None or followed.lineage is None or worker not in self.index:
+        if followed is None or followed.lineage is None or worker not in self._index:
             return
-        self._drop_entries(worker)
-        dump = self.index.dump(worker)
-        whole = dump is None or dump.whole
-        trust = followed.trust if whole else Trust.PARTIAL
-        body = pack_worker(trust, followed.digest, followed.identity, shared=followed.shared, dump=dump)
-        snapshot = Snapshot(worker, followed.lineage, followed.seq, followed.ids_ms, followed.fingerprint, body)
-        followed.clean, followed.since_snapshot = True, 0
-        followed.due = 0
+        self._queue.drop(worker)
+        snapshot = self._snapshot(worker, followed, followed.lineage)
+        followed.clean, followed.since_snapshot, followed.due = True, 0, 0
+        followed.stored_fingerprint = snapshot.fingerprint
         try:
             answer = await self.store.offer(snapshot)
         except BaseException:
-            followed.clean = False
+            followed.not_taken(self._clock())
             raise
-        self.metrics.state_writes.inc()
-        if answer is Offer.BETTER and followed.lineage == snapshot.lineage:
-            self._adopt(worker, followed)
+        self._metrics.state_writes.inc()
+        if worker not in self._followed:
+            self._discarded.add(worker)  # an instance that was deleted meanwhile
+        elif answer is not Offer.BETTER:
+            followed.taken()
+        elif followed.lineage == snapshot.lineage:
+            followed.not_taken(self._clock())
+            await self._take_over(worker, followed, snapshot)
 
-    def _adopt(self, worker: Worker, followed: Followed) -> None:
-        """Another replica knows more of this engine's history: take its state over."""
-        followed.clean = False
-        now = time.monotonic()
-        if now - followed.adopted_at > ADOPT_AGAIN_S:
-            followed.adopted_at = now
-            _log.info("better state is stored, taking it over", instance=worker.instance, dp_rank=worker.dp_rank)
-            self.adopt(worker)
+    def _snapshot(self, worker: Worker, followed: Followed, lineage: Lineage) -> Snapshot:
+        dump = self._index.dump(worker)
+        trust = followed.trust if dump is None or dump.whole else Trust.PARTIAL
+        body = pack_worker(trust, followed.digest, followed.identity, shared=followed.shared, dump=dump)
+        return Snapshot(worker, lineage, followed.seq, followed.ids_ms, followed.fingerprint, body)
+
+    async def _take_over(self, worker: Worker, followed: Followed, mine: Snapshot) -> None:
+        """Something else is stored. Adopt it if it knows more of the engine's history; else wait for a turn."""
+        if self._clock() < followed.adopt_from and followed.dead is None:
+            return
+        stored = await self.store.load(worker)
+        if stored is None or followed.lineage != mine.lineage or self._followed.get(worker) is not followed:
+            return
+        if followed.dead == (stored.snapshot.lineage, stored.snapshot.seq + len(stored.entries)):
+            followed.dead, followed.offer_from = None, 0.0
+            await self.store.forget(worker)
+            return
+        if self._clock() < followed.adopt_from or not _knows_more(stored, mine):
+            return
+        followed.adopt_from = self._clock() + ADOPT_AGAIN_S
+        _log.info("better state is stored, taking it over", instance=worker.instance, dp_rank=worker.dp_rank)
+        self.adopt(worker)
 
     async def _shorten(self, worker: Worker, followed: Followed) -> None:
         """A long log is replaced by a snapshot, by whoever finds it first."""
         followed.due = 0
-        if await self.store.log_length(worker) >= self.limits.snapshot_batches:
+        if await self.store.log_length(worker) >= self._limits.snapshot_batches:
             await self._offer(worker)
         else:
             followed.since_snapshot = 0
 
     def _due(self, followed: Followed) -> int:
         if followed.due == 0:
-            followed.due = int(self.limits.snapshot_batches * (1 + random.random()))  # noqa: S311
+            followed.due = int(self._limits.snapshot_batches * (1 + random.random()))  # noqa: S311
         return followed.due
 
-    def _overflow(self) -> None:
-        """The store cannot follow: give up the queue, snapshots bring it up to date."""
-        for entry in self._queue:
-            followed = self._followed.get(entry.worker)
-            if followed is not None:
-                followed.clean = False
-        self._queue.clear()
-        self._queued_bytes = 0
-        self.metrics.state_lag.set(0)
-        self.metrics.state_errors.labels("overflow").inc()
-        if (held_back := self._repeats.due("overflow")) is not None:
-            _log.warning("state store too slow, snapshots will follow", held_back=held_back)
-
-    def _drop_entries(self, worker: Worker) -> None:
-        if any(entry.worker == worker for entry in self._queue):
-            kept = [entry for entry in self._queue if entry.worker != worker]
-            self._queue.clear()
-            self._queue.extend(kept)
-            self._queued_bytes = sum(len(entry.body) for entry in kept)
+    def _of(self, worker: Worker) -> Followed:
+        return self._followed.setdefault(worker, Followed())
 
     def _failed(self, error: StateError) -> None:
-        self.metrics.state_errors.labels(error.op).inc()
+        self._probe_at = 0.0  # nobody knows what is left
+        self._metrics.state_errors.labels(error.op).inc()
         if (held_back := self._repeats.due(error.op)) is not None:
             _log.warning("state store", op=error.op, reason=error.reason, held_back=held_back)
+
+
+def _knows_more(stored: Stored, mine: Snapshot) -> bool:
+    other, own = stored.snapshot.fingerprint, mine.fingerprint
+    if other is not None and own is not None and other != own:
+        return True  # a later process; or an earlier one, which its adoption will show
+    return stored.snapshot.lineage != mine.lineage and stored.snapshot.lineage.origin_seq <= mine.lineage.origin_seq

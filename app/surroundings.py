@@ -15,6 +15,7 @@ from app.settings import Settings
 from app.state_writer import StateWriter
 from engine.listener import ListenerLimits
 from index.index import Index
+from index.worker import Worker
 
 
 @dataclass(slots=True)
@@ -32,3 +33,13 @@ class Surroundings:
     context: zmq.asyncio.Context
     writer: StateWriter | None = None
     """Who keeps the state; None when nothing outlives the process."""
+
+    def began(self, worker: Worker) -> None:
+        """A worker's holdings were changed by something else than its batches: what follows is another lineage."""
+        if self.writer is not None:
+            self.writer.began(worker)
+
+    def discard(self, worker: Worker) -> None:
+        """What is stored of a worker must go."""
+        if self.writer is not None:
+            self.writer.discard(worker)

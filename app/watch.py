@@ -117,6 +117,7 @@ class Watch:
         if instance.unusable is not None and was is None:
             for tracked in instance.workers.values():
                 self._around.index.restart(tracked.worker)
+                self._around.began(tracked.worker)
                 tracked.trust = Trust.NONE
             _log.error("instance refused", instance=instance.id, advice=instance.unusable)
         elif instance.unusable is None and was is not None:
@@ -147,6 +148,7 @@ class Watch:
             return
         if load.asleep and not tracked.asleep:
             self._around.index.clear(tracked.worker)
+            self._around.discard(tracked.worker)
             self._around.metrics.reset(tracked.worker, "asleep")
             tracked.resets["asleep"] += 1
         tracked.asleep = load.asleep
