@@ -19,7 +19,7 @@ from app.surroundings import Surroundings
 from app.warm_start import Restored, WarmStart
 from engine.discovery import fingerprint
 from engine.endpoint import host_of, rank_endpoint
-from engine.listener import Listener, Source
+from engine.listener import Clear, Listener, Source
 from index.pool import WorkerSpec
 from index.worker import EngineKind, Trust
 from store.state import StateError
@@ -219,6 +219,8 @@ class Following:
     async def _take_all(self, listener: Listener, ingest: WorkerIngest, tracked: TrackedWorker) -> None:
         async with listener:
             async for signals in listener:
+                if not any(isinstance(signal, Clear) for signal in signals):
+                    self._tell_process(listener, tracked)
                 began = time.perf_counter()
                 for signal in signals:
                     ingest.take(signal)
@@ -226,8 +228,11 @@ class Following:
                         await asyncio.sleep(0)
                         began = time.perf_counter()
                 self._instance.tried = self._instance.tried or tracked.link_up
-                if self._writer is not None and (position := listener.position) is not None:
-                    self._writer.knows_process(tracked.worker, position.fingerprint)
+                self._tell_process(listener, tracked)
+
+    def _tell_process(self, listener: Listener, tracked: TrackedWorker) -> None:
+        if self._writer is not None and (position := listener.position) is not None:
+            self._writer.knows_process(tracked.worker, position.fingerprint)
 
     async def _fingerprint(self) -> str | None:
         own = self._instance.settings

@@ -33,6 +33,8 @@ IDLE_S = 1.0
 ROUND_ENTRIES = 512
 RETRY_S, RETRY_MAX_S = 0.1, 2.0
 ADOPT_AGAIN_S = 10.0
+UNREADABLE_S = 300.0
+"""Between two looks at a state that a later release wrote."""
 PROBE_S = 30.0
 """How often what is stored of idle workers is checked: keys may have been evicted."""
 FAILURES_IN_A_ROW = 2
@@ -257,7 +259,10 @@ class StateWriter:
         if self._clock() < followed.adopt_from and followed.dead is None:
             return
         stored = await self.store.load(worker)
-        if stored is None or followed.lineage != mine.lineage or self._followed.get(worker) is not followed:
+        if stored is None:
+            followed.adopt_from = self._clock() + UNREADABLE_S
+            return
+        if followed.lineage != mine.lineage or self._followed.get(worker) is not followed:
             return
         if followed.dead == (stored.snapshot.lineage, stored.snapshot.seq + len(stored.entries)):
             followed.dead, followed.offer_from = None, 0.0

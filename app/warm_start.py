@@ -63,6 +63,7 @@ class WarmStart:
             _log.warning("stored state not used", **names, reason=str(error) or type(error).__name__)
             self.index.restart(tracked.worker)
             tracked.doubtful = False
+            await store.forget(tracked.worker)  # else what comes would be written behind it
             return None
         _log.info("stored state loaded", **names, seq=restored.position.next_seq - 1, batches=len(stored.entries))
         return restored
