@@ -129,12 +129,32 @@ def test_golden_data_stays_small() -> None:
 
 
 def test_the_compose_file_mounts_and_builds_what_exists() -> None:
-    services = yaml.safe_load(text_of("docker-compose.yml"))["services"]
-    assert (ROOT / services["kvroute"]["build"]["dockerfile"]).is_file()
-    for service in services.values():
+    compose = yaml.safe_load(text_of("docker-compose.yml"))
+    assert (ROOT / compose["services"]["kvroute"]["build"]["dockerfile"]).is_file()
+    for service in compose["services"].values():
         for volume in service["volumes"]:
             source = re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", volume).split(":")[0]
-            assert (ROOT / source).is_file(), source
+            assert source in compose["volumes"] or (ROOT / source).is_file(), source
+
+
+def test_the_example_of_an_environment_file_sets_what_the_compose_file_asks_for() -> None:
+    asked = set(re.findall(r"(?<!\$)\$\{([A-Z_]+)", text_of("docker-compose.yml")))
+    lines = [line.partition("=") for line in text_of(".env.example").splitlines() if not line.startswith("#")]
+    assert {name for name, _, _ in lines} == asked
+    assert load_settings(None, {name: value for name, _, value in lines})
+
+
+def test_the_compose_file_starts_redis_with_a_password_that_the_router_knows() -> None:
+    services = yaml.safe_load(text_of("docker-compose.yml"))["services"]
+    url = services["kvroute"]["environment"]["KVROUTE_STATE"].replace(
+        "${REDIS_PASSWORD:?copy .env.example to .env}", "x"
+    )
+    assert load_settings(None, {"KVROUTE_STATE": url}).state.get_secret_value() == "redis://:x@redis:6379/0"
+    written = services["redis"]["command"][2].partition(" >")[0].replace("$$", "$")
+    conf = subprocess.run(
+        ["sh", "-c", written], env={"REDIS_PASSWORD": "x"}, capture_output=True, text=True, check=True
+    )
+    assert conf.stdout.splitlines()[:2] == ["requirepass x", "appendonly yes"]
 
 
 def test_prometheus_scrapes_the_port_that_the_container_serves() -> None:
