@@ -14,9 +14,9 @@ from index.block_hash import HashIdentity
 from index.worker import EngineKind
 from tests.support.engine_events import DEFAULT, prompt, sglang_stored, vllm_stored
 from tests.support.fake_engine import FakeEngine
-from tests.support.fleet import fleet, instance, matched, rows_of, wait_for_seq
+from tests.support.fleet import fleet, instance, matched, publish, rows_of
 from tests.support.golden import Stream, vllm_stream, vllm_streams
-from tests.support.publisher import Publisher, batch, ranks
+from tests.support.publisher import Publisher, ranks
 from tests.support.service import Running, serving, wait_until
 
 SEED_42 = HashIdentity("sha256_cbor", "42")
@@ -34,12 +34,6 @@ def two_instances(**sections: Any) -> Iterator[tuple[Running, Publisher, Publish
         serving(fleet(instance("a", first), instance("b", second), **sections)) as run,
     ):
         yield run, first, second
-
-
-def publish(running: Running, name: str, publisher: Publisher, *events: Any, rank: int = 0) -> None:
-    """Publish events as one batch and wait until it is applied."""
-    publisher.wait_for_subscriber()
-    wait_for_seq(running, name, publisher.publish(batch(events=events)), rank)
 
 
 def hash_of(running: Running, name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.fake_engine import FakeEngine
 from tests.support.golden import Row, Stream
-from tests.support.publisher import Publisher
+from tests.support.publisher import Publisher, batch
 from tests.support.service import Running, free_url, wait_until
 
 SHORT_WAITS = {
@@ -52,6 +52,12 @@ def seq_of(run: Running, name: str, rank: int = 0) -> int | None:
 def wait_for_seq(run: Running, name: str, seq: int, rank: int = 0, timeout_s: float = 10.0) -> None:
     """Until the batch `seq` of a worker is applied."""
     wait_until(lambda: seq_of(run, name, rank) == seq, timeout_s, lambda: run.http.get("/instances").text)
+
+
+def publish(run: Running, name: str, publisher: Publisher, *events: Any, rank: int = 0) -> None:
+    """Publish events as one batch to a worker and wait until it is applied."""
+    publisher.wait_for_subscriber()
+    wait_for_seq(run, name, publisher.publish(batch(events=events)), rank)
 
 
 def matched(run: Running, tokens: list[int], **fields: Any) -> dict[str, int]:
