@@ -52,13 +52,13 @@ def instances_api(service: Service) -> APIRouter:
     @api.post("/instances/{instance_id:path}/drain", status_code=204, summary="No new requests; the index is kept")
     async def drain(instance_id: str, request: Request) -> Response:
         require_token(request, service.settings.auth.token)
-        service.drain(instance_id, True)
+        await service.drain(instance_id, True)
         return Response(status_code=204)
 
     @api.post("/instances/{instance_id:path}/undrain", status_code=204, summary="New requests again")
     async def undrain(instance_id: str, request: Request) -> Response:
         require_token(request, service.settings.auth.token)
-        service.drain(instance_id, False)
+        await service.drain(instance_id, False)
         return Response(status_code=204)
 
     @api.get(

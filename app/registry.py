@@ -53,6 +53,7 @@ class _Telling(NamedTuple):
 
     instance_id: str
     tell: Callable[[], Awaitable[None]]
+    told: asyncio.Event
 
 
 class Registry:
@@ -74,17 +75,17 @@ class Registry:
         self._one_way = asyncio.Lock()
         self._repeats = Repeats(10.0)
 
-    def put(self, instance: RegisteredInstance) -> None:
-        """Tell the others of an instance, soon."""
-        self._tell(instance.id, lambda: self._store.put_instance(instance))
+    def put(self, instance: RegisteredInstance) -> asyncio.Event:
+        """Tell the others of an instance, soon. The event is set when the store has it."""
+        return self._tell(instance.id, lambda: self._store.put_instance(instance))
 
-    def delete(self, instance_id: str) -> None:
+    def delete(self, instance_id: str) -> asyncio.Event:
         """Tell the others that an instance is gone."""
-        self._tell(instance_id, lambda: self._store.delete_instance(instance_id))
+        return self._tell(instance_id, lambda: self._store.delete_instance(instance_id))
 
-    def drain(self, instance_id: str, draining: bool) -> None:
+    def drain(self, instance_id: str, draining: bool) -> asyncio.Event:
         """Tell the others that an instance drains, or does not any more."""
-        self._tell(instance_id, lambda: self._store.set_draining(instance_id, draining))
+        return self._tell(instance_id, lambda: self._store.set_draining(instance_id, draining))
 
     async def run(self) -> None:
         """Both ways, until cancelled."""
@@ -92,12 +93,14 @@ class Registry:
             tasks.create_task(self._send())
             tasks.create_task(self._take())
 
-    def _tell(self, instance_id: str, tell: Callable[[], Awaitable[None]]) -> None:
+    def _tell(self, instance_id: str, tell: Callable[[], Awaitable[None]]) -> asyncio.Event:
         if len(self._waiting) >= WAITING_CHANGES:
             self._waiting.popleft()
             self._metrics.state_errors.labels("registry_overflow").inc()
-        self._waiting.append(_Telling(instance_id, tell))
+        telling = _Telling(instance_id, tell, asyncio.Event())
+        self._waiting.append(telling)
         self._wake.set()
+        return telling.told
 
     async def _send(self) -> None:
         pause_s = RETRY_S
@@ -109,6 +112,7 @@ class Registry:
                     async with self._one_way:
                         first = self._waiting[0]
                         await first.tell()
+                        first.told.set()
                         if self._waiting and self._waiting[0] is first:
                             self._waiting.popleft()
                     pause_s = RETRY_S

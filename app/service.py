@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,6 +25,8 @@ from store.state import RegisteredInstance
 _log = structlog.stdlib.get_logger("kvroute.service")
 
 REMOVAL_S = 5.0
+STORED_S = 1.0
+"""How long a change of the fleet waits for the state store before it is answered; it is told later then."""
 
 
 @dataclass(slots=True)
@@ -67,14 +70,15 @@ class Service:
         """Take in an instance: (instance, True), or (the same one, False). Raises Problem 409 for other values."""
         async with self._changing:
             known = self.around.fleet.get(settings.id)
-            if known is None:
-                instance = self._watch(settings, "http")
-                if self.state is not None:
-                    self.state.registry.put(registered(instance))
-                return instance, True
-            if known.settings != settings:
+            if known is not None and known.settings != settings:
                 raise Problem(409, "an instance with this id exists with other values", field="id")
-            return known, False
+            if known is not None:
+                return known, False
+            instance = self._watch(settings, "http")
+            told = self.state.registry.put(registered(instance)) if self.state is not None else None
+        if told is not None:
+            await _stored(told)
+        return instance, True
 
     async def remove(self, instance_id: str) -> None:
         """Forget an instance and its blocks, here and on all replicas; late events do not bring them back.
@@ -84,14 +88,15 @@ class Service:
         async with self._changing:
             instance = self.instance(instance_id)
             await self._discard(instance)
-            if self.state is not None:
-                self.state.registry.delete(instance_id)
+            told = self.state.registry.delete(instance_id) if self.state is not None else None
+        if told is not None:
+            await _stored(told)
 
-    def drain(self, instance_id: str, draining: bool) -> None:
+    async def drain(self, instance_id: str, draining: bool) -> None:
         """No new requests for an instance, or again; on all replicas. Raises Problem 404."""
         self.instance(instance_id).draining = draining
         if self.state is not None:
-            self.state.registry.drain(instance_id, draining)
+            await _stored(self.state.registry.drain(instance_id, draining))
 
     # What other replicas change (app/registry.py: Members)
 
@@ -183,3 +188,9 @@ class Service:
         self.failed = True
         _log.critical("a task died, the process ends", task=task.get_name(), exc_info=error)
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def _stored(told: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STORED_S):
+            await told.wait()

@@ -73,6 +73,16 @@ class RouterProcess:
                 pass
             self._process.wait(10)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def reconnect(self) -> None:
+        """Ask through a new connection: of several processes behind the port, any may answer it."""
+        self.http.close()
+        self.http = httpx.Client(base_url=self.http.base_url, timeout=10.0, trust_env=False)
+
     def stop(self) -> None:
         """SIGTERM, and wait for the end."""
         assert self._process is not None
