@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from urllib.parse import SplitResult, urlsplit
 
+import httpx
+
 _UNSAFE = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 WILDCARD_HOSTS = frozenset({"*", "0.0.0.0", "::", "[::]"})
@@ -24,6 +26,7 @@ def normal_url(text: str) -> str:
         raise ValueError("must not carry a user name or password, since it is shown in answers")
     if parts.query or parts.fragment or text.endswith(("?", "#")):
         raise ValueError("must not carry a query or a fragment")
+    _require_encodable(text)
     return f"{parts.scheme}://{_authority(parts)}{parts.path.rstrip('/')}"
 
 
@@ -70,6 +73,16 @@ def _split(text: str) -> SplitResult:
     if not parts.hostname or port == 0 or parts.netloc.endswith(":"):
         raise ValueError("must be a URL like http://host:8000")
     return parts
+
+
+def _require_encodable(url: str) -> None:
+    """Refuse a host that no HTTP client can name (bad punycode, labels that are too long)."""
+    try:
+        host = httpx.URL(url).host
+        if host.isascii() and ":" not in host:
+            host.encode("idna")
+    except (httpx.InvalidURL, ValueError):
+        raise ValueError("must have a host name that can be looked up") from None
 
 
 def _authority(parts: SplitResult) -> str:

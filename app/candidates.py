@@ -41,9 +41,11 @@ def candidates_for(
             state = instance.state_of(tracked, now)
             if state is WorkerState.CONNECTING and instance.reachable is False:
                 never_reached.add(tracked.worker)
-            match = matches.get(tracked.worker) if matches and not tracked.doubtful else None
+            match = matches.get(tracked.worker) if matches and not tracked.uncertain(now) else None
             why_worker = why or _why_not_worker(tracked, state)
-            candidates.append(_candidate(instance, tracked, match, request.reads_cache, why_worker))
+            candidates.append(
+                _candidate(instance, tracked, match, reads_cache=request.reads_cache, why=why_worker, now=now)
+            )
     return _reached_first(candidates, never_reached) if never_reached else candidates
 
 
@@ -81,7 +83,13 @@ def remark(instance: Instance, rank: int) -> str | None:
 
 
 def _candidate(
-    instance: Instance, tracked: TrackedWorker, match: WorkerMatch | None, reads_cache: bool, why: str | None
+    instance: Instance,
+    tracked: TrackedWorker,
+    match: WorkerMatch | None,
+    *,
+    reads_cache: bool,
+    why: str | None,
+    now: float,
 ) -> Candidate:
     return Candidate(
         worker=tracked.worker,
@@ -90,15 +98,15 @@ def _candidate(
         matched=match.matched if match else 0,
         reusable=match.reusable if match and reads_cache else 0,
         by_medium=match.by_medium if match else NOTHING,
-        trust=trust_of(instance, tracked),
+        trust=trust_of(instance, tracked, now),
         load=load_of(tracked),
         why=why,
     )
 
 
-def trust_of(instance: Instance, tracked: TrackedWorker) -> Trust:
-    """Partial where the engine's default format hides adapters; none while nothing usable came."""
-    if tracked.broken or instance.unusable is not None:
+def trust_of(instance: Instance, tracked: TrackedWorker, now: float) -> Trust:
+    """Partial where the engine's default format hides adapters; none while nothing usable comes."""
+    if tracked.broken or instance.unusable is not None or tracked.uncertain(now):
         return Trust.NONE
     hides_adapters = (
         instance.settings.engine is EngineKind.SGLANG and instance.adapters and instance.facts.dynamo_format is False

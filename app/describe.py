@@ -13,6 +13,9 @@ from index.index import Index
 BROKEN = "every batch of its event stream was unusable: see wire_errors; is this engine's release supported?"
 
 
+UNCERTAIN = "what it holds counts for nothing until its event stream is heard again"
+
+
 def describe(instance: Instance, index: Index) -> dict[str, object]:
     """One instance with its workers. Every value is JSON; None is null."""
     own, now = instance.settings, time.monotonic()
@@ -39,6 +42,8 @@ def advice_for(instance: Instance, tracked: TrackedWorker) -> str | None:
         return instance.unusable
     if tracked.broken:
         return BROKEN
+    if tracked.uncertain(time.monotonic()):
+        return UNCERTAIN
     return tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
 
 
@@ -49,7 +54,7 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
         "dp_rank": worker.dp_rank,
         "state": instance.state_of(tracked, now).value,
         "events": None if tracked.stream is None else tracked.stream[0],
-        "trust": trust_of(instance, tracked).value,
+        "trust": trust_of(instance, tracked, now).value,
         "block_size": index.block_size(worker) or instance.settings.block_size or instance.facts.block_size,
         "seq": tracked.seq,
         "lag_s": None if tracked.lag_s is None else round(tracked.lag_s, 3),

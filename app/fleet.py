@@ -17,6 +17,9 @@ from index.worker import EngineKind, Trust, Worker
 GONE_AFTER_S = 3.0
 """How long both the event stream and HTTP must be lost before a worker that was live counts as gone."""
 
+DEAF_AFTER_S = 10.0
+"""How long a lost event stream leaves what is held as it is; an engine that goes on evicts, and nobody hears it."""
+
 NO_FACTS = EngineFacts(None, {}, {}, None, None, None, None, None, {}, (), None, None)
 UNVERIFIED = HashReport("unverified", None, None, None)
 NO_IDENTITY = HashReport("none", None, None, None)
@@ -47,6 +50,7 @@ class TrackedWorker:
     gaps: int = 0
     replayed_batches: int = 0
     batches: int = 0
+    """Messages of the present process, also unusable ones."""
     usable_batches: int = 0
     resets: Counter[str] = field(default_factory=Counter)
     wire_errors: Counter[str] = field(default_factory=Counter)
@@ -61,8 +65,12 @@ class TrackedWorker:
 
     @property
     def broken(self) -> bool:
-        """Whether batches arrive and not one of them could be used."""
+        """Whether messages arrive and not one of them could be used."""
         return self.batches > 0 and self.usable_batches == 0
+
+    def uncertain(self, now: float) -> bool:
+        """Whether what is held counts for nothing at present: its engine's process or its later events are unknown."""
+        return self.doubtful or (self.link_lost_at is not None and now - self.link_lost_at > DEAF_AFTER_S)
 
 
 @dataclass(slots=True)

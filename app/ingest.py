@@ -20,12 +20,15 @@ from index.dump import Operation
 from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent
 from index.index import Index
 from index.worker import Trust
-from store.state import MAX_NUMBER
 
 _log = structlog.stdlib.get_logger("kvroute.ingest")
 
 NEW_PROCESS = frozenset({"start", "restart", "reconnect"})
 """Reasons of a `Clear` after which everything learnt from the process is open again."""
+
+
+FUTURE_S = 86_400.0
+"""An engine's time further ahead than this says nothing, and must not outrank all later ones in the state store."""
 
 
 class WorkerIngest:
@@ -72,6 +75,7 @@ class WorkerIngest:
                 self._metrics.gap(self._tracked.worker, missing)
                 _log.warning("event gap", **self._names(), missing=missing)
             case BadFrame(reason):
+                self._tracked.batches += 1
                 self._wire_error(reason)
 
     def _link(self, up: bool) -> None:
@@ -150,7 +154,8 @@ class WorkerIngest:
         tracked = self._tracked
         if self._check is not None and tracked.hash.identity is not None:
             self._writer.identified(tracked.worker, tracked.hash.identity, tracked.hash.status == "verified")
-        ts_ms = 0 if ts is None else min(max(int(ts * 1000), 0), MAX_NUMBER)
+        plausible = ts is not None and 0.0 <= ts <= time.time() + FUTURE_S
+        ts_ms = int(ts * 1000) if ts is not None and plausible else 0
         self._writer.applied(tracked.worker, Saved(seq, ts_ms, tracked.trust, xxh3_64_digest(payload)), operations)
 
     def _resumed(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import zmq
 import zmq.asyncio
 from fastapi import FastAPI
 
@@ -33,6 +35,8 @@ from app.version import VERSION
 from index.index import Index
 from router.route import Router
 
+MAX_SOCKETS = 65_535
+MAX_FILES = 65_535
 IO_THREADS = 4
 """ZMQ's threads. One may be busy with a host name that does not resolve; streams on the others go on."""
 
@@ -81,12 +85,23 @@ def build(settings: Settings) -> Service:
         adapters=AdapterLabels(),
         metrics=metrics,
         client=client,
-        context=zmq.asyncio.Context(io_threads=IO_THREADS),
+        context=_context(),
     )
     routing = Routing(fleet, index, around.adapters, Router(settings.router.router()), metrics, client, settings.limits)
     service = Service(settings, around, routing)
     metrics.watch(lambda: rows_of(service))
     return service
+
+
+def _context() -> zmq.asyncio.Context:
+    """ZMQ with room for three sockets a worker; files likewise, as far as the system allows."""
+    context = zmq.asyncio.Context(io_threads=IO_THREADS)
+    context.set(zmq.MAX_SOCKETS, min(MAX_SOCKETS, context.get(zmq.SOCKET_LIMIT)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return context
 
 
 def rows_of(service: Service) -> FleetRows:
@@ -98,12 +113,12 @@ def rows_of(service: Service) -> FleetRows:
 
 
 def _row(service: Service, instance: Instance, tracked: TrackedWorker) -> WorkerRow:
-    index, worker = service.around.index, tracked.worker
+    index, worker, now = service.around.index, tracked.worker, time.monotonic()
     declared, seen = instance.settings.block_size, index.block_size(worker)
     return WorkerRow(
         worker,
-        instance.state_of(tracked, time.monotonic()).value,
-        trust_of(instance, tracked),
+        instance.state_of(tracked, now).value,
+        trust_of(instance, tracked, now),
         tracked.hash.status == "mismatch",
         index.counts(worker),
         tracked.lag_s,

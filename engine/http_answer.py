@@ -50,7 +50,7 @@ async def fetch(
                 return Answer(answer.status_code, await _read(answer, limit_bytes))
     except (TimeoutError, httpx.TimeoutException):
         raise EngineUnreachable(f"no answer from {url} within {timeout_s:g} s", timed_out=True) from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: a host that cannot be encoded
         raise EngineUnreachable(f"no answer from {url}: {str(error) or type(error).__name__}") from error
 
 

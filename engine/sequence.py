@@ -120,7 +120,8 @@ class Sequence:
         """A batch of the answer to a replay request."""
         if self._asking.current is None or self._asking.current.id != ask_id:
             return
-        self._asking.answered(now)
+        if seq >= self._expected or self._link == "doubt":  # an answer of old batches only must end some time
+            self._asking.answered(now)
         if self._link == "doubt":
             self._end_doubt(same=seq == self._expected - 1 and self._applied.has(seq, payload), now=now)
         elif seq < self._expected:

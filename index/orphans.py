@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ class Orphan:
 
     event: BlockStored
     gone: list[EngineHash] = field(default_factory=list)
+    left: Counter[EngineHash] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -44,9 +45,9 @@ class Orphans:
         if event.parent is None or event.parent in event.block_hashes:
             return
         number, self._next = self._next, self._next + 1
-        self._parked[number] = Orphan(event)
+        self._parked[number] = Orphan(event, left=Counter(event.block_hashes))
         self._by_parent.setdefault(event.parent, []).append(number)
-        for block in event.block_hashes:
+        for block in self._parked[number].left:
             self._by_hash.setdefault(block, []).append(number)
         self._bytes += len(event.tokens)
         while self._parked and (len(self._parked) > MAX_EVENTS or self._bytes > MAX_BYTES):
@@ -57,7 +58,8 @@ class Orphans:
         for number in self._by_hash.get(block, ()):
             orphan = self._parked[number]
             here = (orphan.event.group, orphan.event.medium) == slot
-            if here and orphan.gone.count(block) < orphan.event.block_hashes.count(block):
+            if here and orphan.left[block] > 0:
+                orphan.left[block] -= 1
                 orphan.gone.append(block)
                 return True
         return False
@@ -66,7 +68,7 @@ class Orphans:
         """Take out the events that wait for one of `parents`, in the order they came."""
         if not self._parked:
             return []
-        numbers = sorted(number for parent in parents for number in self._by_parent.get(parent, ()))
+        numbers = sorted({number for parent in parents for number in self._by_parent.get(parent, ())})
         return [self._take(number) for number in numbers]
 
     def clear(self) -> None:
@@ -80,7 +82,7 @@ class Orphans:
         orphan = self._parked.pop(number)
         assert orphan.event.parent is not None
         _drop(self._by_parent, orphan.event.parent, number)
-        for block in orphan.event.block_hashes:
+        for block in orphan.left:
             _drop(self._by_hash, block, number)
         self._bytes -= len(orphan.event.tokens)
         return orphan

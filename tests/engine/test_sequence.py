@@ -328,3 +328,15 @@ def test_a_restart_during_a_resync_is_seen() -> None:
 def test_resync_without_replay_is_refused() -> None:
     stream = started(0, replay=False)
     assert not stream.sequence.resync("orphans", stream.now)
+
+
+def test_an_endless_answer_of_old_batches_does_not_hold_the_stream_up() -> None:
+    stream = started(0)
+    stream.live(2)
+    for _ in range(200):
+        stream.wait(0.05)
+        if stream.sequence.ask is not None:
+            stream.sequence.replayed(stream.sequence.ask.id, 0, payload(0), stream.now)
+    said = stream.said()
+    assert "2" in said
+    assert "gap:partial" in said
