@@ -43,6 +43,8 @@ class CasePlayer:
     surroundings: Surroundings
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     former: dict[str, CaseEngine] = field(default_factory=dict)
+    happens: Callable[[Step], None] = lambda step: None
+    """What is done to the state store by the steps that say so."""
     _later: list[Step] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -137,7 +139,15 @@ class CasePlayer:
         self.world.settle()
         for missed in step.get("missed", []):
             self._engine(missed).keep([missed])
+        self.world.stop()
+        self.happens(step)
         self.world.serve(self._later)
+
+    def _op_fault(self, step: Step) -> None:
+        self.happens(step)
+
+    def _op_fault_end(self, step: Step) -> None:
+        self.happens(step)
 
     def _op_load(self, step: Step) -> None:
         for instance, load in step.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -27,12 +27,14 @@ class Surroundings(NamedTuple):
 
     `manner`: what replays get that the case does not script, None: then there is no replay socket. `fixed_ts`: all
     batches bear this time, None: the time they were made. `early`: engines listen before the service starts, and a
-    restarted one loses its connections; else it comes up later and restarts behind a proxy.
+    restarted one loses its connections; else it comes up later and restarts behind a proxy. `sections` are further
+    settings of the service.
     """
 
     manner: Manner | None = "engine"
     fixed_ts: float | None = None
     early: bool = True
+    sections: Mapping[str, Any] = {}
 
 
 @dataclass
@@ -72,12 +74,13 @@ class CaseWorld:
             "instances": [self._instance(own, ranks, topics.get(own["id"], "")) for own in self._configured],
             "polling": {"load_interval_s": 0.1},
             "log": {"level": "error"},
+            **self.surroundings.sections,
         }
         self.serve(later)
 
     def serve(self, later: list[Step]) -> None:
         """Start the service, or start it again, with the replays that `later` scripts up to the next restart."""
-        self._service.close()
+        self.stop()
         self._script(later)
         if not self.surroundings.early:
             for engine in self.engines.values():
@@ -87,6 +90,10 @@ class CaseWorld:
         for engine in self.engines.values():
             engine.socket.open()
         self.wait_for_streams()
+
+    def stop(self) -> None:
+        """End the service."""
+        self._service.close()
 
     def replace(self, instance: str) -> CaseEngine:
         """The instance comes back under its name as another pod; returns the former one's engine."""

@@ -19,8 +19,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 LEFT_OUT = {
-    "B22-redis-down-or-slow": "is about Redis hanging and being flushed; the state is in memory",
-    "B52-redis-eviction-partial": "is about keys lost in Redis; the state is in memory",
+    "B22-redis-down-or-slow": "is about Redis hanging and being flushed: tests/app/test_state_cases.py",
+    "B52-redis-eviction-partial": "is about keys lost in Redis: tests/app/test_state_cases.py",
 }
 """Cases that are not played, and why."""
 
