@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from xxhash import xxh3_64_hexdigest
+
 STRANGER = "\0?"
 """Behind a name: blocks hashed with a path that is not known. No request asks for them."""
 
 
 class AdapterLabels:
-    """Labels of adapters by model, name and path, the same on all instances of a model.
+    """Labels of adapters by model, name and path: a name and its path's digest, the name alone while that is unknown.
 
-    The label of a path is the name itself for the first path known, so that blocks filed before any was known fit; else
-    the name and a number. A path that comes back has its label again.
+    They are the same on all instances, replicas and in stored state, whatever paths were known before.
     """
 
     def __init__(self) -> None:
@@ -30,8 +31,7 @@ class AdapterLabels:
         paths = self._paths.setdefault((model, name), [])
         if path not in paths:
             paths.append(path)
-        number = paths.index(path)
-        return f"{name}\0{number}" if number else name
+        return f"{name}\0{xxh3_64_hexdigest(path.encode(errors='surrogatepass'))}"
 
     def paths(self, model: str, name: str) -> Sequence[str]:
         """Every path known so far."""

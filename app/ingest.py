@@ -26,6 +26,9 @@ _log = structlog.stdlib.get_logger("kvroute.ingest")
 NEW_PROCESS = frozenset({"start", "restart", "reconnect"})
 """Reasons of a `Clear` after which everything learnt from the process is open again."""
 
+OWN_REASONS = NEW_PROCESS | {"gap"}
+"""Reasons that the stream gives. Others were asked for: something is known better now."""
+
 
 FUTURE_S = 86_400.0
 """An engine's time further ahead than this says nothing, and must not outrank all later ones in the state store."""
@@ -96,7 +99,7 @@ class WorkerIngest:
         if self._check is not None:
             self._check.cleared()
         tracked.doubtful = False
-        self._begin_lineage()
+        self._begin_lineage(anew=reason not in OWN_REASONS)
         tracked.trust = trust if self._usable() else Trust.NONE
         if reason != "start":
             self._look_again()
@@ -186,8 +189,11 @@ class WorkerIngest:
         if restored is not None and self._writer is not None:
             self._writer.not_resumed(self._tracked.worker, restored.followed)
 
-    def _begin_lineage(self) -> None:
+    def _begin_lineage(self, anew: bool = False) -> None:
+        """`anew`: the same batches are applied in another way now, what is stored must not stay."""
         if self._writer is not None:
+            if anew:
+                self._writer.discard(self._tracked.worker)
             self._writer.began(self._tracked.worker)
 
     def _usable(self) -> bool:

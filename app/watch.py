@@ -21,6 +21,8 @@ _log = structlog.stdlib.get_logger("kvroute.watch")
 
 TRIED_AFTER_S = 3.0
 """How long an instance that does not answer keeps the service from being ready."""
+FOLLOW_AFTER_S = 1.0
+"""How long the first look at an engine may hold back its event streams."""
 LOOK_AGAIN_S = 0.5
 """Least time between two discoveries, however many reasons there are for one."""
 
@@ -32,6 +34,7 @@ class Watch:
         self._instance = instance
         self._around = around
         self._look_again = asyncio.Event()
+        self._looked = asyncio.Event()
         self._following = Following(instance, around, self._look_again.set)
 
     def enter(self) -> None:
@@ -52,9 +55,22 @@ class Watch:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._be_tried())
-            self._following.update(tasks)
-            tasks.create_task(self._repeat(lambda: self._discover(tasks), self._until_discovery))
+            tasks.create_task(self._repeat(lambda: self._look(tasks), self._until_discovery))
+            tasks.create_task(self._follow_soon(tasks))
             tasks.create_task(self._repeat(self._read_load, self._until_load))
+
+    async def _follow_soon(self, tasks: asyncio.TaskGroup) -> None:
+        """Adapters' paths should be known before their blocks come; an engine that does not tell is followed too."""
+        try:
+            async with asyncio.timeout(FOLLOW_AFTER_S):
+                await self._looked.wait()
+        except TimeoutError:
+            pass
+        self._following.update(tasks)
+
+    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        await self._discover(tasks)
+        self._looked.set()
 
     async def _be_tried(self) -> None:
         await asyncio.sleep(TRIED_AFTER_S)

@@ -401,3 +401,53 @@ def test_sglang_tokens_are_stored_unless_that_is_switched_off(server: RedisServe
     held = everything(server)
     assert b"one" in held
     assert not any(form in held for number in (7, 8, 9) for form in forms(prompt(number)[5:8]))
+
+
+# Adapters
+
+
+def test_an_adapter_that_was_loaded_from_another_path_meanwhile_has_no_old_blocks(
+    server: RedisServer, publisher: Publisher
+) -> None:
+    with FakeEngine(EngineKind.VLLM, adapters={"sql": "/v1"}) as engine:
+        own = instance("one", publisher, engine)
+        with serving(settings(server, own)) as running:
+            knows_path(running, "/v1")
+            publisher.wait_for_subscriber()
+            publisher.publish(batch(None, [vllm_stored(prompt(1), lora=("sql", "/v1"))]))
+            publisher.publish(stored(2))
+            wait_for_seq(running, "one", 1)
+            assert matched(running, prompt(1), lora="sql") == {"one": 64}
+        engine.adapters = {"sql": "/v2"}
+        with serving(settings(server, own)) as running:
+            wait_until(lambda: matched(running, prompt(2))["one"] == 64, 10)
+            knows_path(running, "/v2")
+            assert running.worker("one")["resets"] == {}
+            assert matched(running, prompt(1), lora="sql") == {"one": 0}
+            engine.adapters = {"sql": "/v1"}
+            knows_path(running, "/v1")
+            assert matched(running, prompt(1), lora="sql") == {"one": 64}
+
+
+def test_blocks_filed_before_their_path_was_known_are_stored_anew_once_it_is(
+    server: RedisServer, publisher: Publisher
+) -> None:
+    with FakeEngine(EngineKind.VLLM) as engine:
+        own = instance("one", publisher, engine)
+        with serving(settings(server, own)) as running:
+            publisher.wait_for_subscriber()
+            publisher.publish(batch(None, [vllm_stored(prompt(1), lora=("sql", "/v1"))]))
+            publisher.publish(stored(2))
+            wait_until(lambda: tip(server) == 1, 10)
+            engine.adapters = {"sql": "/v1"}
+            knows_path(running, "/v1")
+            wait_until(lambda: matched(running, prompt(1), lora="sql") == {"one": 64}, 10)
+            wait_for_seq(running, "one", 1)
+        with serving(settings(server, own)) as running:
+            knows_path(running, "/v1")
+            wait_until(lambda: matched(running, prompt(1), lora="sql") == {"one": 64}, 10)
+            assert running.worker("one")["resets"] == {}
+
+
+def knows_path(running: Running, path: str) -> None:
+    wait_until(lambda: running.instance("one")["adapters"] == {"sql": path}, 10)
