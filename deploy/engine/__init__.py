@@ -1,0 +1,1 @@
+"""The CPU engine: a small engine, honest inside, whose caches follow the rules of vLLM and of SGLang."""
