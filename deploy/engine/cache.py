@@ -74,16 +74,23 @@ class KVCache(Protocol):
         """The tokens a request with this prompt would reuse now. Changes nothing, not even recency."""
 
     def start(
-        self, tokens: list[int], namespace: Namespace = PLAIN, *, limit: int | None = None, reuse: bool = True
+        self,
+        tokens: list[int],
+        namespace: Namespace = PLAIN,
+        *,
+        limit: int | None = None,
+        reuse: bool = True,
+        prompt_length: int | None = None,
     ) -> KVSequence | None:
         """Hold the prompt's cached prefix and allocate slots for the next tokens, at most `limit` (None: the rest).
 
         At least one token is always left to compute. None when the slots do not suffice; then nothing has changed but
-        recency. `reuse` False skips the lookup (vLLM: prompt logprobs).
+        recency. `reuse` False skips the lookup (vLLM: prompt logprobs). `prompt_length` tells how many of `tokens` are
+        the prompt when a preempted request starts again with some output (None: all).
         """
 
     def extend(self, sequence: KVSequence, count: int) -> bool:
-        """Allocate slots for the `count` tokens after the computed ones. False, with nothing changed, when full.
+        """Allocate slots for the `count` tokens after the computed ones. False, with none allocated, when full.
 
         Everything allocated before must be computed.
         """
