@@ -11,13 +11,16 @@ from functools import lru_cache
 from uuid import NAMESPACE_URL, uuid5
 
 
-def page_hashes(tokens: bytes, page_bytes: int, cache_salt: str | None = None) -> list[bytes]:
+def page_hashes(
+    tokens: bytes, page_bytes: int, cache_salt: str | None = None, *, parent: bytes | None = None
+) -> list[bytes]:
     """The 32-byte digests of the whole pages, first to last; the rest has none.
 
     `tokens` are u32 little-endian, for EAGLE 8 bytes a unit (both halves of each pair); `page_bytes` is the page size
-    in the same bytes. An empty salt is none.
+    in the same bytes. An empty salt is none. `parent`, the digest of the page before them, continues its chain.
     """
-    parent = hashlib.sha256(b"sglang-cache-salt-v1\0" + cache_salt.encode()).digest() if cache_salt else b""
+    if parent is None:
+        parent = hashlib.sha256(b"sglang-cache-salt-v1\0" + cache_salt.encode()).digest() if cache_salt else b""
     digests: list[bytes] = []
     for start in range(0, len(tokens) - page_bytes + 1, page_bytes):
         parent = hashlib.sha256(parent + tokens[start : start + page_bytes]).digest()
