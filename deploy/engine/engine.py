@@ -1,0 +1,116 @@
+"""The engine: its ranks and tokenizer, built from the settings."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+import zmq.asyncio
+
+from deploy.engine import mixed_steps, prefill_first
+from deploy.engine.block_pool import BlockPool
+from deploy.engine.byte_pairs import BytePairs, read_merges
+from deploy.engine.cache import KVCache
+from deploy.engine.compute import Compute, TimedCompute
+from deploy.engine.event_wire import sglang_form, vllm_form
+from deploy.engine.events import EventPublisher
+from deploy.engine.radix_cache import RadixCache
+from deploy.engine.rank import EventTiming, Rank
+from deploy.engine.scheduler import Limits, Scheduler
+from deploy.engine.settings import EngineSettings
+from index.page_hash import lora_id
+
+
+class Engine:
+    """All ranks of one server. `run` has to be a task while it is used; `close` frees the ports."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.started_at, began = time.time(), time.perf_counter()
+        self.tokenizer = BytePairs(read_merges())
+        self._context = zmq.asyncio.Context()
+        self._turns = itertools.count()
+        self._publishers: list[EventPublisher] = []
+        try:
+            self.ranks = [self._rank(number) for number in range(settings.dp_size)]
+        except BaseException:
+            self.close()
+            raise
+        self.startup_s = time.perf_counter() - began
+
+    def rank(self, wanted: int | None) -> Rank:
+        """The rank that a request goes to: the wanted one (IndexError when there is none), else as the engines choose.
+
+        vLLM's balancer takes the one with the least waiting, then running requests; SGLang takes turns.
+        """
+        if wanted is not None:
+            return self.ranks[wanted]
+        if self.settings.face == "sglang":
+            return self.ranks[next(self._turns) % len(self.ranks)]
+        return min(self.ranks, key=lambda rank: 4 * len(rank.scheduler.waiting) + len(rank.scheduler.running))
+
+    def clear(self) -> bool:
+        """Empty all caches; False when one is in use, which then stays as it is."""
+        cleared = [rank.clear() for rank in self.ranks]
+        return all(cleared)
+
+    async def run(self) -> None:
+        """Serve requests and replays until cancelled; ends with the error when a part fails."""
+        async with asyncio.TaskGroup() as tasks:
+            for rank in self.ranks:
+                tasks.create_task(rank.run())
+            for publisher in self._publishers:
+                tasks.create_task(publisher.serve_replays())
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for publisher in self._publishers:
+            publisher.close()
+        self._context.term()
+
+    def _rank(self, number: int) -> Rank:
+        settings = self.settings
+        vllm = settings.face == "vllm"
+        cache: KVCache = _block_pool(settings) if vllm else _radix_cache(settings)
+        limits = Limits(settings.max_running, settings.step_tokens, settings.block_size)
+        scheduler = Scheduler(cache, limits, mixed_steps.plan if vllm else prefill_first.plan)
+        return Rank(
+            number,
+            scheduler,
+            _compute(settings, self.tokenizer, cache),
+            self._publisher(number),
+            vllm_form(list(settings.adapters)) if vllm else sglang_form,
+            EventTiming() if vllm else EventTiming(settings.decode_log_interval, when_idle=True),
+            settings.max_queued,
+        )
+
+    def _publisher(self, number: int) -> EventPublisher | None:
+        settings = self.settings
+        if settings.events_port is None or settings.replay_port is None:
+            return None
+        ports = settings.events_port + number, settings.replay_port + number
+        publisher = EventPublisher(self._context, settings.host, *ports, settings.topic, settings.buffer_steps)
+        self._publishers.append(publisher)
+        return publisher
+
+
+def _block_pool(settings: EngineSettings) -> BlockPool:
+    blocks = settings.cache_tokens // settings.block_size + 1
+    return BlockPool(blocks, settings.block_size, settings.hash_identity())
+
+
+def _radix_cache(settings: EngineSettings) -> RadixCache:
+    return RadixCache(
+        settings.cache_tokens,
+        settings.block_size,
+        policy=settings.policy,
+        bigrams=settings.eagle,
+        dynamo=settings.dynamo,
+        lora_names={lora_id(name, path): name for name, path in settings.adapters.items()},
+    )
+
+
+def _compute(settings: EngineSettings, tokenizer: BytePairs, cache: KVCache) -> Compute:
+    assert settings.compute == "timed", cache
+    return TimedCompute(tokenizer, settings.prefill_us, settings.decode_us, settings.seed, settings.mean_output_tokens)

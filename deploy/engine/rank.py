@@ -1,0 +1,115 @@
+"""One data-parallel rank: a cache, its scheduler, what computes for it, and the publisher of its events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from deploy.engine.cache import KVCache
+from deploy.engine.compute import Compute
+from deploy.engine.event_wire import EventForm, batch
+from deploy.engine.events import EventPublisher
+from deploy.engine.request import Output, Request
+from deploy.engine.scheduler import Scheduler, Work
+
+
+class QueueFull(Exception):
+    """As many requests wait as may."""
+
+
+@dataclass(frozen=True)
+class EventTiming:
+    """When events leave. vLLM: after every step. SGLang (`publish_kv_events`): after prefills, after every so many
+    decode steps, and when there is nothing to do."""
+
+    decode_interval: int = 1
+    when_idle: bool = False
+
+
+class Rank:
+    """Runs requests; `run` has to be a task while they do."""
+
+    def __init__(
+        self,
+        number: int,
+        scheduler: Scheduler,
+        compute: Compute,
+        publisher: EventPublisher | None,
+        form: EventForm,
+        timing: EventTiming,
+        max_waiting: int | None = None,
+    ) -> None:
+        self.number = number
+        self.scheduler = scheduler
+        self.publisher = publisher
+        self._compute = compute
+        self._form = form
+        self._timing = timing
+        self._max_waiting = max_waiting
+        self._decode_steps = 0
+        self._wake = asyncio.Event()
+        self._outputs: dict[Request, asyncio.Queue[Output]] = {}
+
+    @property
+    def cache(self) -> KVCache:
+        """Its KV cache."""
+        return self.scheduler.cache
+
+    async def generate(self, request: Request) -> AsyncGenerator[Output, None]:
+        """The outputs of a request, one per sampled token. Ending the iteration early aborts it. QueueFull at once."""
+        if self._max_waiting is not None and len(self.scheduler.waiting) >= self._max_waiting:
+            raise QueueFull
+        outputs = self._outputs[request] = asyncio.Queue()
+        self.scheduler.add(request)
+        self._wake.set()
+        try:
+            while True:
+                output = await outputs.get()
+                yield output
+                if output.finish is not None:
+                    return
+        finally:
+            del self._outputs[request]
+            self.scheduler.abort(request)
+            self._wake.set()
+
+    def clear(self) -> bool:
+        """Empty the cache; False while requests hold KV. The event leaves as the timing says."""
+        cleared = not self.scheduler.waiting and self.cache.clear()
+        if self._timing.when_idle:
+            self._wake.set()
+        return cleared
+
+    async def run(self) -> None:
+        """Step by step, until cancelled."""
+        while True:
+            works = self.scheduler.plan()
+            if not works:
+                await self._idle()
+                continue
+            tokens = await self._compute.run(works)
+            for request, output in self.scheduler.done(works, tokens):
+                if request in self._outputs:
+                    self._outputs[request].put_nowait(output)
+            self._publish_after(works)
+
+    async def _idle(self) -> None:
+        if self._timing.when_idle:
+            self._publish()
+        self._wake.clear()
+        await self._wake.wait()
+
+    def _publish_after(self, works: list[Work]) -> None:
+        if all(work.decode for work in works):
+            self._decode_steps += 1
+            if self._decode_steps % self._timing.decode_interval:
+                return
+        self._publish()
+
+    def _publish(self) -> None:
+        """One batch with all events since the last one; none when there are none."""
+        events = self.cache.take_events()
+        if events and self.publisher is not None:
+            self.publisher.publish(batch(time.time(), events, self.number, self._form))

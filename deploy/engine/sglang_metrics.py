@@ -1,0 +1,75 @@
+"""SGLang's `/metrics`, under its names (sglang/srt/observability/metrics_collector.py, 0.5.22)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from deploy.engine.engine import Engine
+from deploy.engine.rank import Rank
+
+Reading = Callable[[Rank], float]
+
+_GAUGES: dict[str, tuple[str, Reading]] = {
+    "sglang:num_running_reqs": ("Requests that hold KV.", lambda rank: len(rank.scheduler.running)),
+    "sglang:num_queue_reqs": ("Requests that wait.", lambda rank: len(rank.scheduler.waiting)),
+    "sglang:num_used_tokens": ("Tokens held by running requests.", lambda rank: rank.cache.stats().used),
+    "sglang:token_usage": (
+        "Share of the KV cache that running requests hold, 0 to 1.",
+        lambda rank: rank.cache.stats().used / rank.cache.stats().total,
+    ),
+    "sglang:cache_hit_rate": (
+        "Share of the looked up tokens that were cached, since the start.",
+        lambda rank: rank.scheduler.counts.hit / max(1, rank.scheduler.counts.queried),
+    ),
+    "sglang:max_total_num_tokens": ("Size of the KV cache.", lambda rank: rank.cache.stats().total),
+    "sglang:kv_evictable_tokens": ("Cached tokens held by nobody.", lambda rank: rank.cache.stats().evictable),
+}
+_COUNTERS: dict[str, tuple[str, Reading]] = {
+    "sglang:prompt_tokens": ("Prompt tokens.", lambda rank: rank.scheduler.counts.prompt),
+    "sglang:generation_tokens": ("Sampled tokens.", lambda rank: rank.scheduler.counts.generated),
+    "sglang:evicted_tokens": ("Cached tokens lost to reuse.", lambda rank: rank.cache.stats().evicted),
+    "sglang:num_requests": ("Requests ended.", lambda rank: sum(rank.scheduler.counts.finished.values())),
+}
+
+
+def sglang_metrics(engine: Engine) -> bytes:
+    """The page."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_SglangCollector(engine))
+    return generate_latest(registry)
+
+
+class _SglangCollector(Collector):
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._names = ["model_name", "engine_type", "tp_rank", "pp_rank", "moe_ep_rank"]
+        self._names += ["dp_rank"] if len(engine.ranks) > 1 else []
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (text, reading) in _GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=self._names)
+            for rank in self._engine.ranks:
+                gauge.add_metric(self._labels(rank), reading(rank))
+            yield gauge
+        for name, (text, reading) in _COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=self._names)
+            for rank in self._engine.ranks:
+                counter.add_metric(self._labels(rank), reading(rank))
+            yield counter
+        cached = CounterMetricFamily("sglang:cached_tokens", "Tokens found.", labels=[*self._names, "cache_source"])
+        for rank in self._engine.ranks:
+            cached.add_metric([*self._labels(rank), "device"], rank.scheduler.counts.hit)
+        yield cached
+        page = GaugeMetricFamily("sglang:page_size", "Tokens per page.", labels=self._names)
+        for rank in self._engine.ranks:
+            page.add_metric(self._labels(rank), self._engine.settings.block_size)
+        yield page
+
+    def _labels(self, rank: Rank) -> list[str]:
+        labels = [self._engine.settings.model, "unified", "0", "0", "0"]
+        return [*labels, str(rank.number)] if len(self._engine.ranks) > 1 else labels

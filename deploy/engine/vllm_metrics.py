@@ -1,0 +1,87 @@
+"""vLLM's `/metrics`, under its names (vllm/v1/metrics/loggers.py, 0.32.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from deploy.engine.engine import Engine
+from deploy.engine.rank import Rank
+from deploy.engine.request import FinishReason
+
+Reading = Callable[[Rank], float]
+
+_GAUGES: dict[str, tuple[str, Reading]] = {
+    "vllm:num_requests_running": ("Requests that hold KV.", lambda rank: len(rank.scheduler.running)),
+    "vllm:num_requests_waiting": ("Requests that wait.", lambda rank: len(rank.scheduler.waiting)),
+    "vllm:kv_cache_usage_perc": (
+        "Share of the KV cache that running requests hold, 0 to 1.",
+        lambda rank: rank.cache.stats().used / rank.cache.stats().total,
+    ),
+}
+_COUNTERS: dict[str, tuple[str, Reading]] = {
+    "vllm:prefix_cache_queries": ("Tokens looked up.", lambda rank: rank.scheduler.counts.queried),
+    "vllm:prefix_cache_hits": ("Tokens found cached.", lambda rank: rank.scheduler.counts.hit),
+    "vllm:prompt_tokens": ("Prompt tokens.", lambda rank: rank.scheduler.counts.prompt),
+    "vllm:prompt_tokens_cached": ("Prompt tokens found cached.", lambda rank: rank.scheduler.counts.hit),
+    "vllm:generation_tokens": ("Sampled tokens.", lambda rank: rank.scheduler.counts.generated),
+    "vllm:num_preemptions": ("Preemptions.", lambda rank: rank.scheduler.counts.preemptions),
+}
+_REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort")
+
+
+def vllm_metrics(engine: Engine) -> bytes:
+    """The page."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_VllmCollector(engine))
+    return generate_latest(registry)
+
+
+class _VllmCollector(Collector):
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        model = self._engine.settings.model
+        for name, (text, reading) in _GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=["model_name", "engine"])
+            for rank in self._engine.ranks:
+                gauge.add_metric([model, str(rank.number)], reading(rank))
+            yield gauge
+        for name, (text, reading) in _COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=["model_name", "engine"])
+            for rank in self._engine.ranks:
+                counter.add_metric([model, str(rank.number)], reading(rank))
+            yield counter
+        yield self._finished(model)
+        yield self._config()
+
+    def _finished(self, model: str) -> Metric:
+        family = CounterMetricFamily(
+            "vllm:request_success", "Requests ended.", labels=["model_name", "engine", "finished_reason"]
+        )
+        for rank in self._engine.ranks:
+            for reason in _REASONS:
+                family.add_metric([model, str(rank.number), reason], rank.scheduler.counts.finished[reason])
+        return family
+
+    def _config(self) -> Metric:
+        settings = self._engine.settings
+        labels = {
+            "block_size": str(settings.block_size),
+            "effective_attention_block_size": str(settings.block_size),
+            "enable_prefix_caching": "True",
+            "engine": "0",
+            "hash_block_size": "None",
+            "num_gpu_blocks": str((settings.cache_tokens // settings.block_size + 1) * settings.dp_size),
+            "prefix_caching_hash_algo": settings.hash_algorithm,
+            "prefix_match_unit": "None",
+            "sliding_window": "None",
+        }
+        family = GaugeMetricFamily("vllm:cache_config_info", "The cache's settings.", labels=list(labels))
+        family.add_metric(list(labels.values()), 1.0)
+        return family
