@@ -64,7 +64,9 @@ def create_app(settings: EngineSettings) -> Starlette:
             engine.close()
 
     handlers = {ApiError: api_error, HTTPException: http_error, ClientGone: client_gone}
-    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app.state.engine = engine
+    return app
 
 
 def _end_with(running: asyncio.Task[None]) -> None:

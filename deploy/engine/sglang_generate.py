@@ -31,8 +31,13 @@ class GenerateRoute:
         return Route("/generate", self.generate, methods=["POST", "PUT"])
 
     async def generate(self, request: Request) -> Response:
-        """One object, or a list of them when the body has a list of prompts."""
-        body = await read_body(request, GenerateBody)
+        """One object, or a list of them when the body has a list of prompts. Errors have a form of their own here."""
+        try:
+            return await self._generate(request, await read_body(request, GenerateBody))
+        except ApiError as error:
+            return json_answer({"error": {"message": error.message}}, error.status)
+
+    async def _generate(self, request: Request, body: GenerateBody) -> Response:
         if (body.text is None) == (body.input_ids is None):
             raise ApiError(400, "Either text or input_ids should be provided, and not both.")
         runs = self._runs(request, body)
