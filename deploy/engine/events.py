@@ -28,7 +28,8 @@ class EventPublisher:
     ) -> None:
         self.next_seq = 0
         self._topic = topic.encode()
-        self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
+        self.buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
+        """What can be replayed: number and payload."""
         self._pub = zmq.Context(context).socket(zmq.PUB)
         self._router = context.socket(zmq.ROUTER)
         try:
@@ -43,7 +44,7 @@ class EventPublisher:
         """Send a batch to whoever is subscribed, and keep it."""
         seq = self.next_seq
         self.next_seq += 1
-        self._buffer.append((seq, payload))
+        self.buffer.append((seq, payload))
         self._pub.send_multipart((self._topic, seq.to_bytes(8, "big"), payload))
 
     async def serve_replays(self) -> None:
@@ -55,7 +56,7 @@ class EventPublisher:
 
     async def _replay(self, client: bytes, start: int) -> None:
         """A client that reads too slowly loses batches at ZMQ's default limit of 1000, as with the engines."""
-        for number, (seq, payload) in enumerate(list(self._buffer)):
+        for number, (seq, payload) in enumerate(list(self.buffer)):
             if seq >= start:
                 await self._router.send_multipart((client, b"", self._topic, seq.to_bytes(8, "big"), payload))
             if number % 64 == 0:

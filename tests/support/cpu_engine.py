@@ -94,15 +94,17 @@ class EngineProcess:
 
     def __init__(self, *arguments: str) -> None:
         self.port, self.events, self.replay = free_ports(1), free_ports(2), free_ports(2)
-        ports = {"--port": self.port, "--events-port": self.events, "--replay-port": self.replay}
-        self._command = [sys.executable, "-m", "deploy.engine", *arguments]
-        self._command += [text for name, port in ports.items() for text in (name, str(port))]
+        self.use_events = True
+        self._arguments = arguments
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns when it answers."""
-        self._process = process = subprocess.Popen(self._command, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"})
+        command = [sys.executable, "-m", "deploy.engine", *self._arguments, "--port", str(self.port)]
+        if self.use_events:
+            command += ["--events-port", str(self.events), "--replay-port", str(self.replay)]
+        self._process = process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"})
         wait_until(lambda: process.poll() is not None or self.answers(), START_S, lambda: "no answer")
         assert process.poll() is None
 

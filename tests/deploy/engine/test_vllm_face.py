@@ -1,0 +1,153 @@
+"""What vLLM alone has: its routes over real HTTP, read by the router's own readers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import httpx
+import msgspec
+import pytest
+
+from deploy.engine.settings import EngineSettings, read_settings
+from engine.discovery import discover
+from engine.load import EngineLoad, read_load
+from index.worker import EngineKind
+from tests.support.cpu_engine import CpuEngine, EngineProcess, cpu_engine
+from tests.support.service import wait_until
+
+PROMPT = list(range(1000, 1060))
+
+
+@pytest.fixture
+def engine() -> Iterator[CpuEngine]:
+    with cpu_engine("vllm", dp_size=2, topic="kv", adapters={"sql": "/adapters/sql"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def used() -> Iterator[CpuEngine]:
+    """One for tests that do not mind what others have left in it."""
+    with cpu_engine("vllm") as running:
+        yield running
+
+
+def cached(engine: CpuEngine, **fields: object) -> int:
+    answer = engine.complete(PROMPT, headers={"X-data-parallel-rank": "0"}, **fields)
+    found: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return found
+
+
+async def test_the_router_learns_all_it_asks_for(engine: CpuEngine) -> None:
+    settings = engine.engine.settings
+    assert settings.events_port is not None
+    assert settings.replay_port is not None
+    async with httpx.AsyncClient(trust_env=False) as client:
+        facts = await discover(client, EngineKind.VLLM, engine.url, 5.0)
+        assert facts.events == {rank: f"tcp://127.0.0.1:{settings.events_port + rank}" for rank in (0, 1)}
+        assert facts.replay == {rank: f"tcp://127.0.0.1:{settings.replay_port + rank}" for rank in (0, 1)}
+        assert (facts.topic, facts.block_size, facts.dp_size) == ("kv", 16, 2)
+        assert (facts.models, facts.adapters) == (("tiny",), {"sql": "/adapters/sql"})
+        assert facts.fingerprint is not None
+        assert facts.warning is None
+        load = await read_load(client, EngineKind.VLLM, engine.url, 5.0)
+        assert load == {0: EngineLoad(0, 0, 0.0, None), 1: EngineLoad(0, 0, 0.0, None)}
+
+
+def test_salts_and_adapters_share_nothing(engine: CpuEngine) -> None:
+    assert [cached(engine), cached(engine)] == [0, 48]
+    assert [cached(engine, cache_salt="a"), cached(engine, cache_salt="a")] == [0, 48]
+    assert [cached(engine, model="sql"), cached(engine, model="sql")] == [0, 48]
+    assert cached(engine, model="sql", cache_salt="a") == 0
+
+
+@pytest.mark.parametrize("salt", ["", "a@b", "a/b", "a\\b", "a\0", "x" * 129])
+def test_a_salt_that_vllm_refuses_is_refused(used: CpuEngine, salt: str) -> None:
+    assert used.http.post("/v1/completions", json={"prompt": PROMPT, "cache_salt": salt}).status_code == 400
+
+
+def test_a_model_that_is_not_served_is_a_404(used: CpuEngine) -> None:
+    answer = used.http.post("/v1/completions", json={"prompt": PROMPT, "model": "other"})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["type"] == "NotFoundError"
+
+
+def test_metrics_count_queries_hits_and_tokens(engine: CpuEngine) -> None:
+    cached(engine)
+    cached(engine)
+    lines = engine.http.get("/metrics").text.splitlines()
+    assert 'vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 120.0' in lines
+    assert 'vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 48.0' in lines
+    assert 'vllm:prefix_cache_hits_total{engine="1",model_name="tiny"} 0.0' in lines
+    assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 8.0' in lines
+    assert any(line.startswith("process_start_time_seconds ") for line in lines)
+
+
+def test_a_reset_empties_the_cache_and_is_announced_with_the_next_step(engine: CpuEngine) -> None:
+    cached(engine)
+    before = engine.last_seq()
+    assert engine.http.post("/reset_prefix_cache").json() == {"success": True}
+    assert engine.last_seq() == before
+    assert cached(engine) == 0
+    publisher = engine.engine.ranks[0].publisher
+    assert publisher is not None
+    assert before is not None
+    events = msgspec.msgpack.decode(publisher.buffer[before + 1][1])[1]
+    assert [event["type"] for event in events] == ["AllBlocksCleared", "BlockStored"]
+
+
+def test_a_reset_fails_while_a_request_runs() -> None:
+    with cpu_engine("vllm", decode_us=10_000.0) as engine:
+        body = {"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with engine.http.stream("POST", "/v1/completions", json=body):
+            wait_until(lambda: engine.busy() == 1, 2.0)
+            answer = httpx.post(f"{engine.url}/reset_prefix_cache", trust_env=False)
+            assert answer.json() == {"success": False}
+
+
+def test_requests_without_a_rank_go_to_the_rank_with_the_least_to_do(engine: CpuEngine) -> None:
+    chosen = [engine.engine.rank(None).number]
+    engine.engine.ranks[0].scheduler.running.append(None)  # type: ignore[arg-type]
+    chosen.append(engine.engine.rank(None).number)
+    engine.engine.ranks[0].scheduler.running.clear()
+    assert chosen == [0, 1]
+
+
+def test_without_event_ports_it_says_that_there_are_no_events() -> None:
+    process = EngineProcess("--face", "vllm")
+    process.use_events = False
+    try:
+        process.start()
+        assert httpx.get(f"{process.url}/kv_event_sources", trust_env=False).json() == {}
+        assert process.stop(signal.SIGTERM) in (0, -signal.SIGTERM)
+    finally:
+        process.close()
+
+
+def test_the_command_line_becomes_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "PYTHONHASHSEED", "042")
+    told = read_settings(["--face", "vllm", "--adapter", "sql=/x=y", "--cache-tokens", "1000", "--prefill-us", "2.5"])
+    assert told == EngineSettings(
+        "vllm", adapters={"sql": "/x=y"}, cache_tokens=1000, prefill_us=2.5, hash_seed="042", step_tokens=2048
+    )
+    assert told.context == 984
+    assert read_settings(["--face", "sglang"]).block_size == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--face", "other"],
+        [],
+        ["--face", "vllm", "--events-port", "1"],
+        ["--face", "vllm", "--events-port", "5557", "--replay-port", "5558", "--dp-size", "2"],
+        ["--face", "vllm", "--cache-tokens", "16"],
+        ["--face", "vllm", "--adapter", "sql"],
+    ],
+)
+def test_settings_that_cannot_work_stop_the_start(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        read_settings(arguments)
+    assert stopped.value.code == 2
+    assert "error:" in capsys.readouterr().err
