@@ -6,7 +6,7 @@ Mirrors sglang/srt/mem_cache/radix_cache.py (0.5.22). One tree per namespace; re
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import count
 from typing import NamedTuple
 
@@ -39,6 +39,11 @@ class RadixTree:
         self._leaves: set[RadixNode] = set()
         self.evictable_size = 0
         self.protected_size = 0
+
+    @property
+    def namespaces(self) -> Collection[Namespace]:
+        """Those that hold something."""
+        return self._roots.keys()
 
     def whole_pages(self, key: bytes) -> bytes:
         """The key without its last, unfilled page."""
