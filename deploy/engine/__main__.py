@@ -25,6 +25,8 @@ async def serve(settings: EngineSettings) -> None:
     """Serve until SIGINT or SIGTERM; the signal then takes its usual course."""
     try:
         app = create_app(settings)
+    except ModuleNotFoundError as error:
+        sys.exit(f"--compute torch needs the extra `engine` (pip install -e .[engine]): {error}")
     except zmq.ZMQError as error:
         sys.exit(f"the ports for events cannot be used: {error}")
     config = uvicorn.Config(

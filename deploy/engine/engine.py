@@ -112,5 +112,8 @@ def _radix_cache(settings: EngineSettings) -> RadixCache:
 
 
 def _compute(settings: EngineSettings, tokenizer: BytePairs, cache: KVCache) -> Compute:
-    assert settings.compute == "timed", cache
+    if settings.compute == "torch":
+        from deploy.engine.torch_compute import TorchCompute  # the one import that needs the extra
+
+        return TorchCompute(tokenizer.size, cache.slots_total, settings.seed)
     return TimedCompute(tokenizer, settings.prefill_us, settings.decode_us, settings.seed, settings.mean_output_tokens)

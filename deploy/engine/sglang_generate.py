@@ -98,13 +98,14 @@ def _whole(name: str, end: Finished) -> dict[str, object]:
 
 
 def _part(name: str, progress: Progress, more: dict[str, object]) -> dict[str, object]:
+    cached = progress.cached_tokens
     meta = {
         "id": name,
         "finish_reason": None,
         "prompt_tokens": progress.prompt_tokens,
         "completion_tokens": len(progress.tokens),
-        "cached_tokens": progress.cached_tokens,
-        "cached_tokens_details": {"device": progress.cached_tokens, "host": 0},
+        "cached_tokens": cached,
+        "cached_tokens_details": {"device": cached, "host": 0} if cached else None,
         "weight_version": "default",
     }
     return {"text": progress.text, "output_ids": progress.tokens, "meta_info": meta | more}
