@@ -187,3 +187,24 @@ def test_generation_ends_at_the_end_token_or_a_stop_token(planner: Planner, new_
     assert list(run.steps())
     assert (ended.finish, ended.stop_reason, len(ended.output)) == ("stop", None, 6)
     assert (stopped.finish, stopped.stop_reason, len(stopped.output)) == ("stop", 7, 1)
+
+
+@PAIRS
+def test_aborts_at_any_time_leave_nothing_held(planner: Planner, new_cache: NewCache, page: int) -> None:
+    for seed in range(15):
+        chance = random.Random(seed)
+        run = Run(planner, new_cache(), Limits(4, 24, page))
+        for number in range(200):
+            if number < 120 and chance.random() < 0.4:
+                run.add(request(chance.choices(range(3), k=chance.randint(1, 90)), chance.randint(1, 60)))
+            works = run.scheduler.plan()
+            living = [one for one in run.outputs if one.finish is None]
+            for one in chance.sample(living, min(len(living), chance.randint(0, 1) + (number > 150) * 9)):
+                run.scheduler.abort(one)
+            run.scheduler.done(works, [WORD] * sum(work.samples for work in works))
+        for _ in run.steps():
+            pass
+        assert run.idle()
+        ended = run.scheduler.counts.finished
+        assert ended["abort"] > 0
+        assert sum(ended.values()) == len(run.outputs)
