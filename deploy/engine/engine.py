@@ -19,6 +19,7 @@ from deploy.engine.radix_cache import RadixCache
 from deploy.engine.rank import EventTiming, Rank
 from deploy.engine.scheduler import Limits, Scheduler
 from deploy.engine.settings import EngineSettings
+from deploy.engine.slot_vectors import array_vector, tensor_vector
 from index.page_hash import lora_id
 
 
@@ -108,6 +109,7 @@ def _radix_cache(settings: EngineSettings) -> RadixCache:
         bigrams=settings.eagle,
         dynamo=settings.dynamo,
         lora_names={lora_id(name, path): name for name, path in settings.adapters.items()},
+        vector=tensor_vector if settings.compute == "torch" else array_vector,
     )
 
 
