@@ -29,7 +29,7 @@ demo: $(STAMP)  ## show cache-aware routing from end to end: make demo ARGS=--ke
 	@exec $(PYTHON) -m deploy.demo $(ARGS)
 
 test: $(STAMP) redis  ## every test, with branch coverage; or some: make test ARGS=tests/index
-	$(PYTHON) -m pytest --cov --cov-report=term:skip-covered $(or $(ARGS),--cov-fail-under=$(COVERAGE))
+	$(PYTHON) -m pytest -n 3 --cov --cov-report=term:skip-covered $(or $(ARGS),--cov-fail-under=$(COVERAGE))
 
 check: $(STAMP)  ## format, lint, types, import directions, installed versions
 	$(PYTHON) -m ruff format --check .

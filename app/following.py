@@ -57,6 +57,9 @@ class Following:
         """Take over what is known now: further ranks, endpoints that were learnt or have changed."""
         instance, own = self._instance, self._instance.settings
         ranks = own.dp_size or instance.facts.dp_size or max([1, *(rank + 1 for rank in instance.facts.events)])
+        lost = [rank for rank, tracked in instance.workers.items() if rank >= ranks and not tracked.link_up]
+        if own.dp_size is None and lost and len(lost) == len(instance.workers) - ranks:
+            self.drop_ranks(ranks)
         for rank in range(min(ranks, MAX_RANKS)):
             if rank not in instance.workers:
                 self.enter(self._around.fleet.add_worker(instance, rank))
@@ -80,6 +83,12 @@ class Following:
         facts = self._instance.facts
         self._around.index.add(tracked.worker, self.spec())
         self._around.index.hint(tracked.worker, facts.dynamo_format, facts.adapters)
+
+    def told_process(self, fingerprint: str | None) -> None:
+        """Discovery met another process than before: every stream of the former one begins anew."""
+        for stream in self._streams.values():
+            if stream.listener is not None and fingerprint is not None:
+                stream.listener.told_process(fingerprint)
 
     def learn(self) -> None:
         """Tell the index what discovery found."""

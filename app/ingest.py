@@ -63,7 +63,18 @@ class WorkerIngest:
         self._restored = restored
 
     def take(self, signal: Signal) -> None:
-        """Apply one signal."""
+        """Apply one signal. A mistake of our own costs this worker what it holds, not the process."""
+        try:
+            self._take(signal)
+        except Exception:
+            _log.exception("a signal could not be applied", **self._names())
+            self._wire_error("internal")
+            self._index.restart(self._tracked.worker)
+            self._tracked.trust = Trust.PARTIAL if self._usable() else Trust.NONE
+            if self._writer is not None:
+                self._writer.began(self._tracked.worker)
+
+    def _take(self, signal: Signal) -> None:
         match signal:
             case Batch(seq, payload, replayed):
                 self._batch(seq, payload, replayed)

@@ -103,6 +103,7 @@ def _install(handler: logging.Handler, settings: LogSettings) -> None:
         logger = logging.getLogger(name)
         logger.handlers = []
         logger.propagate = True
+        logger.setLevel(logging.NOTSET)
     logging.getLogger("uvicorn.access").disabled = not settings.access
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))

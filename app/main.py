@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 
 import httpx
@@ -75,6 +76,7 @@ def build(settings: Settings) -> Service:
         limits=httpx.Limits(max_connections=1024, max_keepalive_connections=256, keepalive_expiry=30.0),
         follow_redirects=False,
         trust_env=False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # engines' cookies are neither kept nor sent back
     )
     around = Surroundings(
         settings=settings,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 import httpx
 import zmq.asyncio
@@ -16,6 +17,9 @@ from app.state_writer import StateWriter
 from engine.listener import ListenerLimits
 from index.index import Index
 from index.worker import Worker
+
+POLLS_AT_ONCE = 32
+"""Engines that are asked over HTTP at the same time; more of them would only wait for one another."""
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class Surroundings:
     metrics: Metrics
     client: httpx.AsyncClient
     context: zmq.asyncio.Context
+    polls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(POLLS_AT_ONCE))
     writer: StateWriter | None = None
     """Who keeps the state; None when nothing outlives the process."""
 

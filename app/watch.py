@@ -23,6 +23,8 @@ TRIED_AFTER_S = 3.0
 """How long an instance that does not answer keeps the service from being ready."""
 FOLLOW_AFTER_S = 1.0
 """How long the first look at an engine may hold back its event streams."""
+POLL_COST_S = 0.01
+"""About what asking one engine costs this process."""
 LOOK_AGAIN_S = 0.5
 """Least time between two discoveries, however many reasons there are for one."""
 
@@ -82,7 +84,12 @@ class Watch:
             await wait()
 
     async def _until_load(self) -> None:
-        await asyncio.sleep(self._around.settings.polling.load_interval_s)
+        await asyncio.sleep(max(self._around.settings.polling.load_interval_s, self._share_s))
+
+    @property
+    def _share_s(self) -> float:
+        """What a round over the whole fleet takes: a large one is asked less often, not all the time."""
+        return POLL_COST_S * len(self._around.fleet)
 
     async def _until_discovery(self) -> None:
         """The interval, shorter while the engine does not answer or when its events show something new."""
@@ -90,7 +97,8 @@ class Watch:
         least_s = min(interval_s, LOOK_AGAIN_S)
         await asyncio.sleep(least_s)
         try:
-            async with asyncio.timeout((interval_s if self._instance.reachable else min(interval_s, 1.0)) - least_s):
+            soon_s = interval_s if self._instance.reachable else min(interval_s, max(1.0, 2 * self._share_s))
+            async with asyncio.timeout(soon_s - least_s):
                 await self._look_again.wait()
         except TimeoutError:
             pass
@@ -101,7 +109,10 @@ class Watch:
     async def _discover(self, tasks: asyncio.TaskGroup) -> None:
         instance, own = self._instance, self._instance.settings
         try:
-            facts = await discover(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)
+            async with self._around.polls:
+                facts = await discover(
+                    self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s
+                )
         except EngineUnreachable as error:
             self._reached(False)
             _log.debug("engine does not answer", instance=own.id, error=str(error))
@@ -121,8 +132,10 @@ class Watch:
             self._around.adapters.know(instance.settings.model, facts.adapters)
         else:
             self._judge_release(facts.version)
-        if _other_process(former, facts) and facts.dp_size and instance.settings.dp_size is None:
-            self._following.drop_ranks(facts.dp_size)
+        if _other_process(former, facts):
+            self._following.told_process(facts.fingerprint)
+            if facts.dp_size and instance.settings.dp_size is None:
+                self._following.drop_ranks(facts.dp_size)
         self._following.learn()
         if facts.warning and facts.warning != former.warning:
             _log.warning("engine advice", instance=instance.id, advice=facts.warning)
@@ -150,8 +163,12 @@ class Watch:
     # Load
 
     async def _read_load(self) -> None:
-        own = self._instance.settings
-        loads = await read_load(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)
+        own, loads = self._instance.settings, dict[int, EngineLoad]()
+        if self._instance.reachable is not False:
+            async with self._around.polls:
+                loads = await read_load(
+                    self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s
+                )
         now = time.monotonic()
         only = next(iter(loads.values())) if len(loads) == len(self._instance.workers) == 1 else None
         for rank, tracked in self._instance.workers.items():

@@ -91,6 +91,11 @@ class Listener:
         self._wake.set()
         return self._sequence.resync(reason, asyncio.get_running_loop().time())
 
+    def told_process(self, fingerprint: str) -> None:
+        """The engine's fingerprint as somebody else read it: another one than that of the followed process restarts."""
+        self._wake.set()
+        self._sequence.told_process(fingerprint, asyncio.get_running_loop().time())
+
     @property
     def resync_requests(self) -> Counter[str]:
         """How often `resync` was called, by reason."""

@@ -100,3 +100,40 @@ def test_thousands_of_removals_of_waiting_blocks_are_quick() -> None:
         began = time.monotonic()
         running.wait_for_seq("one", 1)
         assert time.monotonic() - began < 5.0  # it took minutes when each removal searched the whole event
+
+
+def test_a_new_process_behind_an_open_connection_is_noticed_by_its_fingerprint() -> None:
+    with (
+        FakeEngine(EngineKind.VLLM) as engine,
+        Publisher() as publisher,
+        serving(fleet(instance("one", publisher, engine))) as running,
+    ):
+        publisher.wait_for_subscriber()
+        publisher.publish(batch(events=[vllm_stored(PROMPT)]))
+        running.wait_for_seq("one", 0)
+        wait_until(lambda: running.instance("one")["reachable"] is True, 5.0)
+        assert running.candidates(PROMPT, model="m")["one"]["matched_tokens"] == 64
+        publisher.start_over()
+        engine.restart()
+        wait_until(lambda: running.candidates(PROMPT, model="m")["one"]["matched_tokens"] == 0, 5.0)
+
+
+def test_a_mistake_of_our_own_costs_the_worker_not_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Publisher() as publisher, serving(fleet(instance("one", publisher))) as running:
+        publisher.wait_for_subscriber()
+        publisher.publish(batch(events=[vllm_stored(PROMPT)]))
+        running.wait_for_seq("one", 0)
+
+        def fail(*_: object, **__: object) -> None:
+            raise RuntimeError("a mistake")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(running.service.around.index, "apply", fail)
+            publisher.publish(batch(events=[]))
+            running.wait_for_seq("one", 1)
+        wait_until(lambda: running.worker("one")["wire_errors"] == {"internal": 1}, 5.0)
+        assert running.worker("one")["trust"] == "partial"
+        assert running.candidates(PROMPT, model="m")["one"]["matched_tokens"] == 0
+        publisher.publish(batch(events=[vllm_stored(PROMPT)]))
+        wait_until(lambda: running.candidates(PROMPT, model="m")["one"]["matched_tokens"] == 64, 5.0)
+        assert running.http.get("/healthz").status_code == 200

@@ -185,10 +185,19 @@ def test_xxhash_needs_a_seed_also_when_model_and_fleet_are_put_together(file: Pa
     assert load(file, 'hash: {algorithm: xxhash, seed: "0"}')
 
 
-@pytest.mark.parametrize("state", ["redis://user:secret-word@host", "rediss://h", "redis+cluster://h:1", "file:///x"])
-def test_only_memory_holds_state_and_passwords_are_not_shown(file: Path, state: str) -> None:
+@pytest.mark.parametrize("state", ["redis://user:secret-word@host", "rediss://h", "redis+cluster://h:1", "memory://"])
+def test_state_lies_in_memory_or_redis_and_passwords_are_not_shown(file: Path, state: str) -> None:
+    settings = load(file, f"state: {state}")
+    assert settings.state.get_secret_value() == state
+    assert "secret-word" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "state", ["file:///x", "redis://user:secret-word@host/x", "postgres://secret-word@h", "redis://"]
+)
+def test_state_nowhere_else_and_passwords_are_not_shown(file: Path, state: str) -> None:
     text = refusal(file, f"state: {state}")
-    assert "memory://" in text
+    assert "state" in text
     assert "secret-word" not in text
 
 
@@ -209,7 +218,7 @@ def test_a_token_does_not_show_in_the_settings(file: Path) -> None:
 def test_an_unknown_key_brings_up_the_one_that_was_meant(file: Path) -> None:
     assert "hash.algoritm: is not a known key; did you mean algorithm?" in refusal(file, "hash: {algoritm: auto}")
     assert "did you mean limits?" in refusal(file, "limit: {}")
-    assert "allowed: state, hash" in refusal(file, "zzz: 1")
+    assert "allowed: state, state_tokens, state_store, hash" in refusal(file, "zzz: 1")
     assert "did you mean hash?" in refusal(file, "models: {hash: {hsh: {}}}")
 
 

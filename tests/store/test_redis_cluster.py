@@ -150,7 +150,7 @@ async def test_a_slot_on_its_way_delays_only_its_workers(store: StateStore, clus
 
 
 async def test_a_hanging_node_costs_the_limit_and_loses_nothing(cluster: RedisCluster) -> None:
-    store = open_store(cluster.url, StateLimits(call_s=0.3, load_s=0.3))
+    store = open_store(cluster.url, StateLimits(call_s=1.0, load_s=1.0))
     await offer_all(store)
     node = cluster.masters[1]
     node.pause()
@@ -158,7 +158,7 @@ async def test_a_hanging_node_costs_the_limit_and_loses_nothing(cluster: RedisCl
     with pytest.raises(StateError) as caught:
         await append_all(store, 1)
     assert caught.value.reason == "timeout"
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 4.0
     node.resume()
     await until_written(store, 1)
     for worker in WORKERS:
