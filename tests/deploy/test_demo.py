@@ -103,7 +103,7 @@ def test_keep_runs_until_interrupted() -> None:
         urls = _urls(url)
         assert len(urls) == 5
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     _assert_nobody_answers(urls)
 
 
@@ -113,7 +113,7 @@ def test_a_demo_that_is_ended_early_takes_its_processes_along() -> None:
         _read_until(process, b"Starting the router")
         urls = _urls(f"http://127.0.0.1:{port}")
         process.terminate()
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
     _assert_nobody_answers(urls)
 
 
@@ -126,7 +126,7 @@ def demo(*options: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         process.stdout.close()
 
 
