@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     parser.add_argument("--port", type=int, default=0, help="the router's port; a free one when not given")
     options = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell may have let SIGINT be ignored
         signal.signal(number, signal.default_int_handler)
     try:
         with (

@@ -58,10 +58,12 @@ def test_an_impossible_time_is_stored_as_unknown(ts: float) -> None:
 def test_messages_that_are_no_batches_show_an_instance_as_broken() -> None:
     with Publisher() as publisher, serving(fleet(instance("one", publisher))) as running:
         publisher.wait_for_subscriber()
+        wait_until(lambda: running.worker("one")["trust"] == "exact", 5.0)
         for number in range(5):
             publisher.send_frames(b"", number.to_bytes(8, "big"), batch(events=[vllm_stored(PROMPT)]), b"one too many")
-        wait_until(lambda: running.worker("one")["wire_errors"] != {}, 5.0)
+        wait_until(lambda: running.worker("one")["trust"] == "none", 5.0, lambda: running.worker("one"))
         worker = running.worker("one")
+        assert worker["wire_errors"]
         assert worker["trust"] == "none"
         assert "unusable" in worker["advice"]
 
