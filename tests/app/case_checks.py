@@ -142,7 +142,8 @@ def _flood_is_followed(player: CasePlayer) -> None:
     assert (engine.last_seq or 0) > 40
     worker = player.world.worker("S")
     assert worker["seq"] == engine.last_seq
-    assert worker["lag_s"] < 1.0 or player.surroundings.fixed_ts is not None
+    # Seconds by the engine's clock: the bound tells units and stalls apart from a busy machine; it is no speed claim.
+    assert 0.0 <= worker["lag_s"] < 15.0 or player.surroundings.fixed_ts is not None
 
 
 def _nothing_is_left(player: CasePlayer) -> None:
