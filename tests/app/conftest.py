@@ -6,12 +6,14 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 import structlog
 
 from app.logs import configure_logs
 from app.settings import LogSettings
+from tests.support.redis_server import RedisServer
 
 
 @pytest.fixture
@@ -33,3 +35,17 @@ def log_stream() -> Iterator[io.StringIO]:
 def log_lines(log_stream: io.StringIO) -> Callable[[], list[dict[str, object]]]:
     """Reads all entries written so far."""
     return lambda: [json.loads(line) for line in log_stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A Redis of the test's own, which it may stop."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What is entered here is left when the test ends."""
+    with ExitStack() as stack:
+        yield stack

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from index.block_hash import HashIdentity
 from index.worker import EngineKind
 from tests.support.engine_events import DEFAULT, prompt, sglang_stored, vllm_stored
 from tests.support.fake_engine import FakeEngine
-from tests.support.fleet import fleet, instance, matched, publish, rows_of
+from tests.support.fleet import fleet, instance, matched, publish, rows_of, two_instances
 from tests.support.golden import Stream, vllm_stream, vllm_streams
 from tests.support.publisher import Publisher, ranks
 from tests.support.service import Running, serving, wait_until
@@ -25,28 +24,13 @@ UNKNOWN = HashIdentity("xxhash", "1d9f" * 16)
 ASKED = prompt(1)
 
 
-@contextmanager
-def two_instances(**sections: Any) -> Iterator[tuple[Running, Publisher, Publisher]]:
-    """The service with vLLM instances a and b, and their publishers."""
-    with (
-        Publisher() as first,
-        Publisher() as second,
-        serving(fleet(instance("a", first), instance("b", second), **sections)) as run,
-    ):
-        yield run, first, second
-
-
 def hash_of(running: Running, name: str) -> dict[str, Any]:
     shown: dict[str, Any] = running.worker(name)["hash"]
     return shown
 
 
 def test_the_first_derivable_instance_sets_the_identity_and_others_are_refused(log_stream: io.StringIO) -> None:
-    with (
-        Publisher() as first,
-        Publisher() as second,
-        serving(fleet(instance("a", first), instance("b", second))) as run,
-    ):
+    with two_instances() as (run, first, second):
         publish(run, "a", first, vllm_stored(ASKED))
         publish(run, "b", second, vllm_stored(ASKED, SEED_42))
         for number in range(2, 9):
@@ -82,11 +66,7 @@ def test_the_first_derivable_instance_sets_the_identity_and_others_are_refused(l
 
 
 def test_a_refused_instance_still_gets_requests_by_load() -> None:
-    with (
-        Publisher() as first,
-        Publisher() as second,
-        serving(fleet(instance("a", first), instance("b", second))) as run,
-    ):
+    with two_instances() as (run, first, second):
         publish(run, "a", first, vllm_stored(ASKED))
         publish(run, "b", second, vllm_stored(ASKED, SEED_42))
         chosen = {run.route(prompt(number), model="m")["instance"] for number in range(10, 20)}
@@ -200,11 +180,7 @@ def test_every_rank_with_a_random_seed_of_its_own_is_refused() -> None:
 
 
 def test_a_refused_engine_that_comes_back_with_the_right_seed_is_exact_again() -> None:
-    with (
-        Publisher() as first,
-        Publisher() as second,
-        serving(fleet(instance("a", first), instance("b", second))) as run,
-    ):
+    with two_instances() as (run, first, second):
         publish(run, "a", first, vllm_stored(ASKED))
         publish(run, "b", second, vllm_stored(ASKED, SEED_42))
         assert run.worker("b")["state"] == "refused"
@@ -218,11 +194,7 @@ def test_a_refused_engine_that_comes_back_with_the_right_seed_is_exact_again() -
 
 
 def test_one_verified_block_outweighs_an_earlier_mismatch() -> None:
-    with (
-        Publisher() as first,
-        Publisher() as second,
-        serving(fleet(instance("a", first), instance("b", second))) as run,
-    ):
+    with two_instances() as (run, first, second):
         publish(run, "a", first, vllm_stored(ASKED))
         early = vllm_stored(prompt(2))
         odd = vllm_stored(prompt(3), SEED_42)  # as an old release, whose events leave an extra key out

@@ -13,7 +13,7 @@ from index.block_hash import HashIdentity
 from index.worker import EngineKind
 from tests.support.engine_events import prompt, vllm_removed, vllm_stored
 from tests.support.fake_engine import FakeEngine
-from tests.support.fleet import fleet, instance, matched, publish, wait_for_seq
+from tests.support.fleet import fleet, instance, matched, publish, two_instances, wait_for_seq
 from tests.support.publisher import Publisher, batch
 from tests.support.service import Running, serving, wait_until
 
@@ -146,11 +146,7 @@ def test_a_removed_instance_leaves_nothing_and_late_events_do_not_bring_it_back(
 
 
 def test_removing_one_keeps_what_others_hold() -> None:
-    with (
-        Publisher() as first,
-        Publisher() as second,
-        serving(fleet(instance("a", first), instance("b", second))) as run,
-    ):
+    with two_instances() as (run, first, second):
         publish(run, "a", first, vllm_stored(ASKED))
         publish(run, "b", second, vllm_stored(ASKED))
         both = run.http.get("/index/stats").json()

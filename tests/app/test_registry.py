@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,18 +19,6 @@ from tests.support.service import Running, serving, wait_until
 
 Serve = Callable[..., Running]
 SOON = {"poll_s": 0.05, "call_timeout_s": 0.3, "load_timeout_s": 0.3}
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.fixture

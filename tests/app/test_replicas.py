@@ -29,18 +29,6 @@ Start = Callable[..., RouterProcess]
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
 def start(server: RedisServer, stack: ExitStack) -> Start:
     """Starts a router with these instances in its file; does not wait for it."""
 

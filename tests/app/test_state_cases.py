@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,12 +18,6 @@ from tests.support.service import serving, wait_until
 KEYS = worker_keys(Worker("A", 0))
 ROUTE_S = 0.3
 """A route that waited for Redis would take longer: calls to it are limited to two seconds."""
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
 
 
 def surroundings(server: RedisServer) -> Surroundings:

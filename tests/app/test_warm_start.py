@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-
-import pytest
 
 from tests.support.fleet import OFTEN, SHORT_WAITS
 from tests.support.golden import Stream, sglang_stream, vllm_stream
@@ -19,12 +16,6 @@ from tests.support.router_process import RouterProcess, sleep_up_to
 KILLS = 25
 BUFFER = 60
 """Batches that an engine can replay: fewer than it has published after a while."""
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
 
 
 def around(server: RedisServer, plays: list[RecordedPlay], **sections: object) -> dict[str, object]:

@@ -16,6 +16,16 @@ def payload(seq: int, ts: float | None = None, process: str = "p") -> bytes:
     return msgspec.msgpack.encode([1000.0 + seq if ts is None else ts, [f"{process}{seq}"], 0])
 
 
+def tick_through(sequence: Sequence, now: float, seconds: float) -> float:
+    """Let so many seconds pass, with a tick at each deadline and at the end; returns the time then."""
+    until = now + seconds
+    while (deadline := sequence.deadline()) is not None and deadline <= until:
+        now = max(now, deadline)
+        sequence.tick(now)
+    sequence.tick(until)
+    return until
+
+
 class Stream:
     """A Sequence with a clock, fed in words."""
 
@@ -52,12 +62,7 @@ class Stream:
             self.sequence.replay_end(ask.id, self.now)
 
     def wait(self, seconds: float) -> None:
-        until = self.now + seconds
-        while (deadline := self.sequence.deadline()) is not None and deadline <= until:
-            self.now = max(self.now, deadline)
-            self.sequence.tick(self.now)
-        self.now = until
-        self.sequence.tick(self.now)
+        self.now = tick_through(self.sequence, self.now, seconds)
 
     def asked(self) -> int | None:
         return None if self.sequence.ask is None else self.sequence.ask.start

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.sequence import Sequence
 from engine.stream import Batch, Clear, ListenerLimits, Position, Resumed
 from index.worker import Trust
-from tests.engine.sequence_words import EXACT
+from tests.engine.sequence_words import EXACT, tick_through
 
 
 @dataclass
@@ -112,12 +112,7 @@ class World:
             self.sequence.replay_end(self.answered_ask, self.now)
 
     def pass_time(self, seconds: float) -> None:
-        until = self.now + seconds
-        while (deadline := self.sequence.deadline()) is not None and deadline <= until:
-            self.now = max(self.now, deadline)
-            self.sequence.tick(self.now)
-        self.now = until
-        self.sequence.tick(self.now)
+        self.now = tick_through(self.sequence, self.now, seconds)
 
     def settle(self) -> None:
         """Everything works again, for long enough."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.support.fake_engine import FakeEngine
 from tests.support.golden import Row, Stream
 from tests.support.publisher import Publisher, batch
-from tests.support.service import Running, free_url, wait_until
+from tests.support.service import Running, free_url, serving, wait_until
 
 SHORT_WAITS = {
     "first_answer_s": 0.3,
@@ -41,6 +42,17 @@ def instance(
         if publisher.replay is not None:
             settings["replay"] = publisher.replay
     return {**settings, **fields}
+
+
+@contextmanager
+def two_instances(**sections: Any) -> Iterator[tuple[Running, Publisher, Publisher]]:
+    """The service with vLLM instances a and b, and their publishers."""
+    with (
+        Publisher() as first,
+        Publisher() as second,
+        serving(fleet(instance("a", first), instance("b", second), **sections)) as run,
+    ):
+        yield run, first, second
 
 
 def seq_of(run: Running, name: str, rank: int = 0) -> int | None:
