@@ -145,7 +145,7 @@ class Routing:
 
     def _leave_trace(self, routed: Routed, query: RouteQuery, now: float) -> None:
         chosen = routed.chosen
-        self.router.record(routed.request_id, routed.decision, query, routed.request.max_tokens, now)
+        self.router.record(routed.request_id, routed.decision, query, now)
         promised = None if query.prompt_tokens is None else chosen.reusable
         self.sent[routed.request_id] = Sent(routed.target.model, chosen.worker.instance, query.prompt_tokens, promised)
         if len(self.sent) > REMEMBERED_REQUESTS:

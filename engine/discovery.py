@@ -6,7 +6,6 @@ from typing import assert_never
 
 import httpx
 
-from engine.endpoint import rank_endpoint
 from engine.facts import EngineFacts
 from engine.http_answer import EngineUnreachable
 from engine.inquiry import Inquiry
@@ -14,7 +13,7 @@ from engine.sglang_facts import sglang_facts, sglang_fingerprint
 from engine.vllm_facts import vllm_facts, vllm_fingerprint
 from index.worker import EngineKind
 
-__all__ = ["EngineFacts", "EngineUnreachable", "discover", "fingerprint", "rank_endpoint"]
+__all__ = ["EngineFacts", "EngineUnreachable", "discover", "fingerprint"]
 
 
 async def discover(client: httpx.AsyncClient, kind: EngineKind, url: str, timeout_s: float) -> EngineFacts:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+NO_REPLAY = "no replay endpoint, so missed events cannot be fetched: add replay_endpoint to --kv-events-config"
+"""A warning to operators, the same for both engines."""
+
 
 class EngineFacts(NamedTuple):
     """Everything learnt from one engine over HTTP. None, or an empty mapping: the engine did not say.

@@ -56,18 +56,19 @@ async def fetch(
 
 async def fetch_text(client: httpx.AsyncClient, url: str, timeout_s: float) -> str:
     """The text of a 200 answer; bytes that are not UTF-8 are replaced."""
-    answer = await fetch(client, url, timeout_s)
-    if answer.status != httpx.codes.OK:
-        raise UnusableAnswer(f"{url} answered {answer.status}")
-    return answer.body.decode("utf-8", "replace")
+    return (await _ok_body(client, url, timeout_s)).decode("utf-8", "replace")
 
 
 async def fetch_object(client: httpx.AsyncClient, url: str, timeout_s: float) -> dict[str, object]:
     """The JSON object of a 200 answer."""
+    return json_object(await _ok_body(client, url, timeout_s), url)
+
+
+async def _ok_body(client: httpx.AsyncClient, url: str, timeout_s: float) -> bytes:
     answer = await fetch(client, url, timeout_s)
     if answer.status != httpx.codes.OK:
         raise UnusableAnswer(f"{url} answered {answer.status}")
-    return json_object(answer.body, url)
+    return answer.body
 
 
 def json_object(body: bytes, source: str) -> dict[str, object]:

@@ -170,25 +170,21 @@ class Sequence:
         if inquiry != process.inquiry:
             return
         process.inquiry = None
-        known = process.known
         if self._link == "doubt":
             process.claim(fingerprint)
             proving = self._asking.waiting or (fingerprint is None and self._ask_for_proof(now))
             if not proving:
                 self._end_doubt(process.is_same, now)
-        elif fingerprint is not None:
+        elif fingerprint is not None and process.known is None:
             process.known = fingerprint
-            if known is not None and fingerprint != known:
-                self._begin("restart")
-                self._go_on(now)
+        elif fingerprint is not None and fingerprint != process.known:
+            self._other_process(fingerprint, now)
 
     def told_process(self, fingerprint: str, now: float) -> None:
         """What identifies the process by now, asked for by others. No inquiry of our own is needed to believe it."""
         process = self._process
         if self._link == "up" and process.known is not None and process.known != fingerprint:
-            process.known = fingerprint
-            self._begin("restart")
-            self._go_on(now)
+            self._other_process(fingerprint, now)
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -329,6 +325,11 @@ class Sequence:
             self._decide_at = now + self._limits.settle_s
 
     # Processes
+
+    def _other_process(self, fingerprint: str, now: float) -> None:
+        self._process.known = fingerprint
+        self._begin("restart")
+        self._go_on(now)
 
     def _begin(self, reason: str) -> None:
         """Start over at 0, as with a process never met. The Clear comes with what is found."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from engine.endpoint import host_of, port_clash, rank_endpoint
-from engine.facts import EngineFacts
+from engine.facts import NO_REPLAY, EngineFacts
 from engine.inquiry import Inquiry
 from engine.loose_json import count, items, mapping, measure, text
 from engine.model_cards import model_cards
@@ -22,7 +22,6 @@ _EVENTS_OFF = (
     'KV events are off: start SGLang with --kv-events-config \'{"publisher": "zmq", "endpoint": "tcp://*:5557", '
     '"replay_endpoint": "tcp://*:5657"}\''
 )
-_NO_REPLAY = "no replay endpoint, so missed events cannot be fetched: add replay_endpoint to --kv-events-config"
 _ADAPTERS = (
     'the events do not tell LoRA adapters from the base model: set "format": "dynamo" in --kv-events-config '
     "(SGLang 0.5.22 or later)"
@@ -154,7 +153,7 @@ def _warning(
     if publisher is None:
         warnings.append(_EVENTS_OFF)
     elif publisher.replay is None:
-        warnings.append(_NO_REPLAY)
+        warnings.append(NO_REPLAY)
     if lora:
         warnings.append(_ADAPTERS)
     return "; ".join([*warnings, *streams.warnings]) or None

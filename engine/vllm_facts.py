@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from engine.endpoint import host_of, port_clash, rank_endpoint
-from engine.facts import EngineFacts
+from engine.facts import NO_REPLAY, EngineFacts
 from engine.inquiry import Inquiry
 from engine.loose_json import count, mapping, text
 from engine.model_cards import model_cards
@@ -22,7 +22,6 @@ _EVENTS_OFF = (
     '"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}\''
 )
 _NO_SOURCES = "this vLLM does not tell where its KV events are: set `events` and `replay` of the instance"
-_NO_REPLAY = "no replay endpoint, so missed events cannot be fetched: add replay_endpoint to --kv-events-config"
 
 
 async def vllm_facts(inquiry: Inquiry) -> EngineFacts:
@@ -81,7 +80,7 @@ def _streams(sources: Mapping[str, object] | None, host: str) -> _Streams:
     if not events and not warnings:
         warnings.append(_EVENTS_OFF)
     if events and not replay:
-        warnings.append(_NO_REPLAY)
+        warnings.append(NO_REPLAY)
     warnings.extend(port_clash(events, replay))
     return _Streams(events, replay, topics[0] if topics else None, "; ".join(warnings) or None)
 

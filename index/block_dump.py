@@ -28,7 +28,7 @@ def restore_blocks(index: BlockIndex, worker: BlockWorker, dump: BlockDump) -> N
     """Hold again what was dumped; a hash that means something else in the worker's domain by now is left out."""
     worker.groups = {spec.group: spec for spec in dump.groups}
     worker.partial_unit = dump.partial_unit
-    worker.plain = len(dump.groups) == 1 and dump.groups[0].is_full and dump.groups[0].group == 0
+    worker.judge_groups()
     for slot in dump.slots:
         at = (slot.group, Medium(slot.medium))
         index.hold(worker, at, slot.hashes, split_keys(slot.keys))

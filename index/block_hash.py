@@ -18,6 +18,7 @@ import xxhash
 
 from index.event import EngineHash, ExtraKey
 from index.prompt import MultimodalItem
+from index.request_key import items_by_block
 
 ALGORITHMS: Final = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
 """The values of vLLM's `--prefix-caching-hash-algo`."""
@@ -109,9 +110,9 @@ def extra_keys_of(
     """
     adapter: list[TaggedKey] = [("lora", *lora)] if lora else []
     extras: list[tuple[TaggedKey, ...] | None] = []
+    items = items_by_block(mm_items, length, block_size)
     for number in range(length // block_size):
-        start = number * block_size
-        keys = adapter + _items_in(mm_items, start, start + block_size)
+        keys = [*adapter, *(("mm", *item) for item in items.get(number, ()))]
         if number == 0 and cache_salt:
             keys.append(("cache_salt", cache_salt))
         if embeds is not None:
@@ -185,11 +186,3 @@ def _tag(key: ExtraKey) -> TaggedKey:
     if isinstance(key, bytes):
         return ("prompt_embeds", key)
     return ("mm", *key)
-
-
-def _items_in(items: Sequence[MultimodalItem], start: int, end: int) -> list[TaggedKey]:
-    return [
-        ("mm", item.identifier, item.offset - start)
-        for item in items
-        if item.offset < end and start < item.offset + item.length
-    ]

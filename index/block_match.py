@@ -133,12 +133,13 @@ def _grouped(
 
 def _holds_keys(index: BlockIndex, worker: BlockWorker, keys: LazyKeys) -> Held:
     size, bit = index.block_size, worker.bit
+    tables: dict[int, list[dict[RequestKey, int]]] = {}
+    for (group, _), table in index.tables.items():
+        tables.setdefault(group, []).append(table)
 
     def held(group: int, end: int) -> bool:
         key = keys[end // size - 1] if end % size == 0 else None
-        return key is not None and any(
-            table.get(key, 0) & bit for (of, _), table in index.tables.items() if of == group
-        )
+        return key is not None and any(table.get(key, 0) & bit for table in tables.get(group, ()))
 
     return held
 

@@ -77,6 +77,10 @@ class BlockWorker:
         kind = event.kind if event.kind is not None or known is None else known.kind
         window = event.window if event.window is not None or known is None else known.window
         self.groups[event.group] = GroupSpec(event.group, kind, size, window)
+        self.judge_groups()
+
+    def judge_groups(self) -> None:
+        """Set `plain` anew: one group, number 0, of full attention."""
         self.plain = len(self.groups) == 1 and all(spec.is_full and spec.group == 0 for spec in self.groups.values())
 
     @property

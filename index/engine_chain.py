@@ -13,10 +13,10 @@ from array import array
 
 from index.block_hash import HashIdentity, TaggedKey, block_hash, none_hash, wire_uint64
 from index.block_worker import BlockWorker
+from index.event import EngineHash
 from index.group_rules import Held
 from index.prompt import Prompt
 from index.request_key import items_by_block
-from index.worker import Medium
 
 
 class EngineChain:
@@ -27,7 +27,7 @@ class EngineChain:
         self._tokens = array("I", prompt.tokens)
         self._identity = identity
         self._lora_path = lora_path
-        self._items = items_by_block(prompt, unit)
+        self._items = items_by_block(prompt.mm_items, prompt.length, unit)
         self._digests: list[bytes] = []
         self.unit = unit
 
@@ -43,13 +43,16 @@ class EngineChain:
     def holds(self, worker: BlockWorker) -> Held:
         """Whether a worker holds, in a group, the block that ends at a position, in any tier."""
 
+        tables: dict[int, list[dict[EngineHash, int]]] = {}
+        for (group, _), table in worker.held.items():
+            tables.setdefault(group, []).append(table)
+
         def held(group: int, end: int) -> bool:
             digest = self.digest(end)
             if digest is None:
                 return False
             wire = wire_uint64(digest)
-            tables = [worker.held.get((group, medium)) for medium in Medium]
-            return any(table is not None and (wire in table or digest in table) for table in tables)
+            return any(wire in table or digest in table for table in tables.get(group, ()))
 
         return held
 

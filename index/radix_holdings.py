@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from index.delta import Delta
 from index.parked_runs import Run
 from index.radix_holder import Holder
-from index.radix_node import Masks, Node, shared_run
+from index.radix_node import NOBODY, Masks, Node, shared_run
 from index.radix_tree import RadixTree
 from index.worker import Medium
 
@@ -143,7 +143,7 @@ class Holdings:
     def _grow(self, slot: int, run: Run, done: int, node: Node, delta: Delta) -> tuple[Place, int]:
         """Add the rest of a run below `node`: in place, if that is a leaf with the very same holders."""
         tokens, hashes = run.tokens[done * self.tree.page_bytes :], run.hashes[done:]
-        masks = _only(slot, run.medium)
+        masks = _with(NOBODY, run.medium, 1 << slot)
         if node.parent is not None and not node.children and node.masks == masks:
             taken = self.tree.extend(node, tokens, hashes)
         else:
@@ -192,9 +192,7 @@ class Holdings:
                 holder.copy(node.hashes[at : at + count])
             return node, at + count
         node = self._isolate(node, at, at + count)
-        masks = list(node.masks)
-        masks[medium] |= 1 << slot
-        self.tree.set_masks(node, (masks[0], masks[1], masks[2], masks[3]))
+        self.tree.set_masks(node, _with(node.masks, medium, node.masks[medium] | 1 << slot))
         holder.pages[medium] += count
         delta.stored += count
         return node, count
@@ -203,9 +201,7 @@ class Holdings:
         """Take `count` pages of a node from an index on back from a worker that holds them in that medium once."""
         node, at = place
         holder = self.holders[slot]
-        values = list(node.masks)
-        values[medium] &= ~(1 << slot)
-        masks = (values[0], values[1], values[2], values[3])
+        masks = _with(node.masks, medium, node.masks[medium] & ~(1 << slot))
         if not _union(masks) >> slot & 1:
             holder.unbind(node.hashes[at : at + count])
         holder.pages[medium] -= count
@@ -234,9 +230,10 @@ class Holdings:
         return node
 
 
-def _only(slot: int, medium: Medium) -> Masks:
-    bit = 1 << slot
-    gpu, cpu, disk, other = (bit if tier is medium else 0 for tier in Medium)
+def _with(masks: Masks, medium: Medium, holders: int) -> Masks:
+    values = list(masks)
+    values[medium] = holders
+    gpu, cpu, disk, other = values
     return gpu, cpu, disk, other
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from xxhash import xxh3_64_digest
 
 from index.event import ExtraKey
-from index.prompt import Prompt
+from index.prompt import MultimodalItem, Prompt
 
 RequestKey = bytes
 
@@ -50,7 +50,7 @@ def prompt_keys(prompt: Prompt, block_size: int) -> Iterator[RequestKey]:
     tokens, step = prompt.tokens, block_size * 4
     key = root_key(prompt.lora, prompt.cache_salt)
     whole = len(tokens) // step * step
-    items = items_by_block(prompt, block_size)
+    items = items_by_block(prompt.mm_items, prompt.length, block_size)
     for start in range(0, whole, step):
         if items and (extra := items.get(start // step)):
             key = extended(key, extra)
@@ -58,15 +58,17 @@ def prompt_keys(prompt: Prompt, block_size: int) -> Iterator[RequestKey]:
         yield key
 
 
-def items_by_block(prompt: Prompt, block_size: int) -> dict[int, tuple[tuple[str, int], ...]]:
+def items_by_block(
+    mm_items: Sequence[MultimodalItem], length: int, block_size: int
+) -> dict[int, tuple[tuple[str, int], ...]]:
     """By number of the block, (identifier, offset from the block's start) of the multimodal items that overlap it.
 
     In order of their offsets; an offset is negative when the item began earlier. Mirrors vLLM
     `kv_cache_utils.py:_gen_mm_extra_hash_keys`. Blocks without items, and a last block that is not whole, are left out.
     """
     blocks: dict[int, tuple[tuple[str, int], ...]] = {}
-    whole = prompt.length // block_size * block_size
-    for item in sorted(prompt.mm_items, key=lambda item: item.offset):
+    whole = length // block_size * block_size
+    for item in sorted(mm_items, key=lambda item: item.offset):
         for start in range(item.offset // block_size * block_size, min(item.offset + item.length, whole), block_size):
             number = start // block_size
             blocks[number] = (*blocks.get(number, ()), (item.identifier, item.offset - start))

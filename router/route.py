@@ -57,14 +57,8 @@ class Router:
         scores = {c.worker: _score(query, c, pressure[c.worker]) for c in eligible}
         return Decision(chosen.worker, reason, scores, _reusable(chosen), weight_of(chosen))
 
-    def record(
-        self, request_id: str, decision: Decision, query: RouteQuery, max_tokens: int | None, now: float
-    ) -> None:
-        """The request goes where `decision` says: count it as load, guess from it, remember the session.
-
-        `max_tokens` is not used yet: loads are counted in requests.
-        """
-        del max_tokens
+    def record(self, request_id: str, decision: Decision, query: RouteQuery, now: float) -> None:
+        """The request goes where `decision` says: count it as load, guess from it, remember the session."""
         worker, prompt = decision.worker, query.prompt_tokens or 0
         self._assignments.add(
             request_id, worker, weight=decision.weight, prompt=prompt, reusable=decision.reusable, now=now

@@ -45,7 +45,7 @@ items = st.lists(
 
 @given(items, st.integers(1, 5))
 def test_a_block_lists_the_items_that_overlap_it_by_offset(of: tuple[MultimodalItem, ...], size: int) -> None:
-    found = items_by_block(prompt([0] * 13, mm_items=of), size)
+    found = items_by_block(of, 13, size)
     for number in range(13 // size):
         span = range(number * size, (number + 1) * size)
         overlapping = [
@@ -73,7 +73,7 @@ def test_the_order_in_which_a_request_lists_its_items_does_not_matter() -> None:
 
 
 def test_an_item_before_the_block_has_a_negative_offset() -> None:
-    assert items_by_block(prompt([0] * 12, mm_items=(MultimodalItem("x", 2, 4),)), 4) == {
+    assert items_by_block((MultimodalItem("x", 2, 4),), 12, 4) == {
         0: (("x", 2),),
         1: (("x", -2),),
     }

@@ -68,7 +68,7 @@ def run(
     for number, request in enumerate(requests):
         now = start + number * every_s
         decision = decide(router, candidates(now) if callable(candidates) else candidates, request, now)
-        router.record(f"{start}-{number}", decision, request, None, now)
+        router.record(f"{start}-{number}", decision, request, now)
         if finish:
             assert router.finished(f"{start}-{number}", now)
         picks[decision.worker.instance] += 1

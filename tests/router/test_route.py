@@ -159,7 +159,7 @@ def test_a_session_stays_on_its_worker_while_prompts_are_cold() -> None:
     router = new_router()
     candidates = [candidate(name) for name in "abcd"]
     home = decide(router, candidates, query(range(40), session="s"))
-    router.record("1", home, query(range(40), session="s"), None, 0.0)
+    router.record("1", home, query(range(40), session="s"), 0.0)
     for number in range(1, 9):
         run(router, candidates, [unique(100 + number)], start=number)
         request = query(range(number * 100_000, number * 100_000 + 40), session="s")
@@ -170,7 +170,7 @@ def test_a_session_stays_on_its_worker_while_prompts_are_cold() -> None:
 def test_a_session_never_beats_a_longer_prefix_but_breaks_a_tie() -> None:
     router = new_router()
     request = query(session="s")
-    router.record("1", decide(router, [candidate("a")], request), request, None, 0.0)
+    router.record("1", decide(router, [candidate("a")], request), request, 0.0)
     longer = decide(router, [candidate("a", reusable=32), candidate("b", reusable=48)], request, 1.0)
     assert (longer.worker, longer.reason) == (worker("b"), "prefix")
     for _ in range(5):
@@ -180,7 +180,7 @@ def test_a_session_never_beats_a_longer_prefix_but_breaks_a_tie() -> None:
 
 def test_a_session_yields_to_the_load_guard_and_expires() -> None:
     router = new_router(RouterSettings(session_ttl_s=5))
-    router.record("1", decide(router, [candidate("a")], query(session="s")), query(session="s"), None, 0.0)
+    router.record("1", decide(router, [candidate("a")], query(session="s")), query(session="s"), 0.0)
     other = query(range(5000, 5040), session="s")
     overloaded = decide(router, [candidate("a", load=busy(64, 40)), candidate("b")], other, 1.0)
     assert (overloaded.worker, overloaded.reason) == (worker("b"), "cold")
@@ -217,7 +217,7 @@ def test_following_a_guess_does_not_prolong_it() -> None:
 
 def test_a_real_match_wins_over_a_guess() -> None:
     router = new_router()
-    router.record("1", decide(router, [candidate("a")], query()), query(), None, 0.0)
+    router.record("1", decide(router, [candidate("a")], query()), query(), 0.0)
     decision = decide(router, [candidate("a"), candidate("b", reusable=16)], query(), 0.1)
     assert (decision.worker, decision.reason) == (worker("b"), "prefix")
 
@@ -226,7 +226,7 @@ def test_a_removed_worker_leaves_no_guess_session_or_load() -> None:
     router = new_router()
     request = query(session="s")
     for number in range(30):
-        router.record(str(number), decide(router, [candidate("a")], request), request, None, 0.0)
+        router.record(str(number), decide(router, [candidate("a")], request), request, 0.0)
     assert router.inflight_prefill_tokens(worker("a")) == 30_000
     router.forget(worker("a"))
     assert router.inflight_prefill_tokens(worker("a")) == 0
@@ -250,7 +250,7 @@ def test_a_dry_run_leaves_no_trace() -> None:
 def test_prefill_tokens_in_flight_end_with_the_first_token_the_finish_or_time() -> None:
     router = new_router()
     for number in range(3):
-        router.record(str(number), decide(router, [candidate("a", reusable=992)], query()), query(), None, 0.0)
+        router.record(str(number), decide(router, [candidate("a", reusable=992)], query()), query(), 0.0)
     assert router.inflight_prefill_tokens(worker("a")) == 24
     assert router.first_token("0", 1.0)
     assert router.finished("1", 1.0)
@@ -341,7 +341,7 @@ def test_any_history_leaves_counts_that_are_never_negative(
         now += wait
         decision = router.decide(query(), candidates, now)
         if decision is not None:
-            router.record(str(number), decision, query(), 16, now)
+            router.record(str(number), decision, query(), now)
         if report:
             router.first_token(str(number // 2), now)
             router.finished(str(number // 3), now)
