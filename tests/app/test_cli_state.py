@@ -288,7 +288,7 @@ def test_a_damaged_file_changes_nothing(server: RedisServer, tmp_path: Path) -> 
     content = file.read_bytes()
     for damaged, words in (
         (content[:-1], "cut off"),
-        (content[:-1] + b"\x00", "damaged"),
+        (content[:-1] + bytes([content[-1] ^ 1]), "damaged"),
         (b"x" * 99, "not a file of"),
     ):
         file.write_bytes(damaged)
