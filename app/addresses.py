@@ -6,13 +6,13 @@ Everything here raises ValueError with a sentence that says what is allowed, wit
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
 _UNSAFE = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-WILDCARD_HOSTS = frozenset({"*", "0.0.0.0", "::", "[::]"})
 
 
 def normal_url(text: str) -> str:
@@ -30,6 +30,7 @@ def normal_url(text: str) -> str:
     return f"{parts.scheme}://{_authority(parts)}{parts.path.rstrip('/')}"
 
 
+@lru_cache(maxsize=4096)
 def address_key(text: str) -> str | None:
     """What `host:port`, `http://host:port` and `http://host:port/` have in common; None when it is no address.
 

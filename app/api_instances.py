@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,10 +11,10 @@ from app.body_limit import read_body
 from app.describe import describe
 from app.instance_body import read_instance
 from app.instance_settings import InstanceSettings
+from app.json_answer import json_answer
 from app.openapi import InstanceAnswer, InstancesAnswer, json_body, problems
 from app.service import Service
 
-_ENCODER = msgspec.json.Encoder()
 EXAMPLE = {
     "id": "vllm-0",
     "engine": "vllm",
@@ -32,7 +31,7 @@ def instances_api(service: Service) -> APIRouter:
 
     @api.get("/instances", summary="All instances", response_model=InstancesAnswer)
     async def instances() -> Response:
-        return _json({"instances": [describe(one, service.around.index) for one in service.around.fleet]})
+        return json_answer({"instances": [describe(one, service.around.index) for one in service.around.fleet]})
 
     @api.post(
         "/instances",
@@ -47,7 +46,7 @@ def instances_api(service: Service) -> APIRouter:
         limits = service.settings.limits
         settings = read_instance(await read_body(request, limits.body_bytes, limits.body_timeout_s))
         instance, created = await service.add(settings)
-        return _json(describe(instance, service.around.index), 201 if created else 200)
+        return json_answer(describe(instance, service.around.index), 201 if created else 200)
 
     @api.post("/instances/{instance_id:path}/drain", status_code=204, summary="No new requests; the index is kept")
     async def drain(instance_id: str, request: Request) -> Response:
@@ -65,7 +64,7 @@ def instances_api(service: Service) -> APIRouter:
         "/instances/{instance_id:path}", summary="One instance", response_model=InstanceAnswer, responses=problems(404)
     )
     async def instance(instance_id: str) -> Response:
-        return _json(describe(service.instance(instance_id), service.around.index))
+        return json_answer(describe(service.instance(instance_id), service.around.index))
 
     @api.delete("/instances/{instance_id:path}", status_code=204, summary="Remove an instance and its blocks")
     async def remove(instance_id: str, request: Request) -> Response:
@@ -74,7 +73,3 @@ def instances_api(service: Service) -> APIRouter:
         return Response(status_code=204)
 
     return api
-
-
-def _json(body: object, status: int = 200) -> Response:
-    return Response(_ENCODER.encode(body), status, media_type="application/json")

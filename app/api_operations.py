@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,13 +11,12 @@ from starlette.responses import Response
 from app.auth import require_token
 from app.body_limit import read_body
 from app.instance_body import FinishedReport, read_finished
+from app.json_answer import json_answer
 from app.metrics import CONTENT_TYPE
 from app.openapi import json_body, problems
 from app.problems import Problem
 from app.service import Service
 from app.version import VERSION
-
-_ENCODER = msgspec.json.Encoder()
 
 
 def operations_api(service: Service) -> APIRouter:
@@ -28,18 +26,18 @@ def operations_api(service: Service) -> APIRouter:
     @api.get("/", summary="Where things are")
     async def index() -> Response:
         paths = ["/docs", "/instances", "/index/stats", "/metrics", "/healthz", "/readyz"]
-        return _json({"service": "kvroute", "version": VERSION, "see": paths})
+        return json_answer({"service": "kvroute", "version": VERSION, "see": paths})
 
     @api.get("/healthz", summary="200 while the process and its tasks live")
     async def healthz() -> Response:
         healthy = service.healthy
         body = {"status": "ok" if healthy else "failed", "version": VERSION, "core": "python"}
-        return _json(body, 200 if healthy else 503)
+        return json_answer(body, 200 if healthy else 503)
 
     @api.get("/readyz", summary="200 once every instance is live or was tried")
     async def readyz() -> Response:
         waiting = service.waiting()
-        return _json({"ready": not waiting, "waiting_for": waiting}, 503 if waiting else 200)
+        return json_answer({"ready": not waiting, "waiting_for": waiting}, 503 if waiting else 200)
 
     @api.get("/metrics", summary="Prometheus text")
     async def metrics() -> Response:
@@ -48,7 +46,7 @@ def operations_api(service: Service) -> APIRouter:
     @api.get("/index/stats", summary="Blocks, holders and bytes per pool", tags=["index"])
     async def stats() -> Response:
         pools = list(service.around.index.stats())
-        return _json(
+        return json_answer(
             {
                 "blocks": sum(pool.blocks for pool in pools),
                 "holders": sum(pool.holders for pool in pools),
@@ -91,7 +89,3 @@ def operations_api(service: Service) -> APIRouter:
         return Response(status_code=204)
 
     return api
-
-
-def _json(body: object, status: int = 200) -> Response:
-    return Response(_ENCODER.encode(body), status, media_type="application/json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,15 +13,14 @@ from app.auth import require_token
 from app.body_limit import read_body
 from app.candidates import candidates_for, remark, unknown_names
 from app.fleet import Target
+from app.json_answer import json_answer
 from app.openapi import MatchAnswer, RouteAnswer, problems, route_body
 from app.problems import Problem
 from app.route_body import RouteRequest, read_route_request
-from app.routing import Routed
+from app.routing import Routed, untokenised
 from app.service import Service
 from engine.tokenise import TokeniseError
 from router.candidate import Candidate, Decision
-
-_ENCODER = msgspec.json.Encoder()
 
 
 def route_api(service: Service) -> APIRouter:
@@ -71,7 +69,7 @@ def route_api(service: Service) -> APIRouter:
             "prompt_tokens": len(tokens) >> 2,
             "candidates": [_candidate(one, None, service) for one in candidates],
         }
-        return Response(_ENCODER.encode(body), media_type="application/json")
+        return json_answer(body)
 
     return api
 
@@ -87,8 +85,7 @@ async def _tokenised(asked: RouteRequest, target: Target, service: Service) -> t
     try:
         return await service.routing.tokenised(asked, target)
     except TokeniseError as error:
-        status = 422 if error.kind == "template" else 504
-        raise Problem(status, f"the text could not be tokenised: {error.detail}") from None
+        raise untokenised(error) from None
 
 
 def _answered(routed: Routed, service: Service) -> Response:
@@ -114,7 +111,7 @@ def _answered(routed: Routed, service: Service) -> Response:
     if routed.request.explain:
         body["candidates"] = [_candidate(one, routed.decision, service) for one in routed.candidates]
         body["unknown_candidates"] = unknown_names(routed.request.candidates or (), routed.target.instances)
-    return Response(_ENCODER.encode(body), media_type="application/json", headers=_facts(routed, chosen))
+    return json_answer(body, headers=_facts(routed, chosen))
 
 
 def _facts(routed: Routed, chosen: Candidate) -> dict[str, str]:

@@ -71,8 +71,10 @@ def named(names: Iterable[str], instances: Iterable[Instance]) -> set[str]:
 def unknown_names(names: Iterable[str], instances: Iterable[Instance]) -> list[str]:
     """Those names that fit no instance, by id or by url."""
     known = list(instances)
-    ids, addresses = {one.id for one in known}, {address_key(one.settings.url) for one in known}
-    return [name for name in names if name not in ids and address_key(name) not in addresses]
+    ids = {one.id for one in known}
+    rest = [name for name in names if name not in ids]
+    addresses = {address_key(one.settings.url) for one in known} if rest else set()
+    return [name for name in rest if address_key(name) not in addresses]
 
 
 def remark(instance: Instance, rank: int) -> str | None:

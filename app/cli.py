@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvicorn
-from fastapi import FastAPI
 from rich.table import Table
 from rich.text import Text
 
@@ -26,9 +24,6 @@ from app.version import VERSION
 from store.state_url import shown_url
 
 BAD_SETTINGS = 2
-KEEP_ALIVE_S = 75
-"""Longer than gateways keep idle connections, so that they close them first."""
-STOP_WITHIN_S = 10
 
 main = typer.Typer(
     help="A cache-aware router for vLLM and SGLang.",
@@ -52,11 +47,9 @@ def serve(
     """Run the router. SIGTERM and SIGINT stop it after the requests in flight."""
     settings = _settings(config)
     configure_logs(settings.log)
-    from app.main import create_app  # noqa: PLC0415 - the other commands need not wait for the whole application
+    from app.serving import run  # noqa: PLC0415 - the other commands need not wait for the whole application
 
-    server = uvicorn.Server(_server_settings(create_app(settings), host, port, settings.log.access))
-    server.run()
-    if not server.started:
+    if not run(settings, host, port):
         raise typer.Exit(3)
 
 
@@ -131,20 +124,6 @@ def _routed(url: str, token: str | None, timeout_s: float, question: dict[str, o
     if status != 200:
         fail(f"{status}: {shown(answer.get('detail'), 2000)}", 1)
     return answer
-
-
-def _server_settings(app: FastAPI, host: str, port: int, access_log: bool) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        workers=1,
-        lifespan="on",
-        log_config=None,
-        access_log=access_log,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=STOP_WITHIN_S,
-    )
 
 
 def _settings(file: Path | None) -> Settings:

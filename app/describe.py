@@ -36,13 +36,13 @@ def describe(instance: Instance, index: Index) -> dict[str, object]:
     }
 
 
-def advice_for(instance: Instance, tracked: TrackedWorker) -> str | None:
+def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | None:
     """What to change, in words; None when nothing is wrong."""
     if instance.unusable is not None:
         return instance.unusable
     if tracked.broken:
         return BROKEN
-    if tracked.uncertain(time.monotonic()):
+    if tracked.uncertain(now):
         return UNCERTAIN
     return tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
 
@@ -60,7 +60,7 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
         "lag_s": None if tracked.lag_s is None else round(tracked.lag_s, 3),
         "blocks": {"gpu": gpu, "cpu": cpu, "disk": disk, "other": other},
         "hash": _hash(tracked.hash),
-        "advice": advice_for(instance, tracked),
+        "advice": advice_for(instance, tracked, now),
         "gaps": tracked.gaps,
         "replayed_batches": tracked.replayed_batches,
         "resets": dict(tracked.resets),

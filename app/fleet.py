@@ -64,6 +64,11 @@ class TrackedWorker:
     stream_advice: str | None = None
 
     @property
+    def names(self) -> dict[str, object]:
+        """What a log line about it names."""
+        return {"instance": self.worker.instance, "dp_rank": self.worker.dp_rank, "seq": self.seq}
+
+    @property
     def broken(self) -> bool:
         """Whether messages arrive and not one of them could be used."""
         return self.batches > 0 and self.usable_batches == 0
@@ -198,10 +203,6 @@ class Fleet:
             names.update(instance.facts.models)
             names.update(instance.adapters)
         return sorted(names)
-
-    def base_models(self) -> set[str]:
-        """The configured base models, the only values a metric's model label takes."""
-        return {instance.settings.model for instance in self}
 
     def target(self, name: str) -> Target | None:
         """What a model name means; None when nobody serves it. A base model's name wins over an adapter's."""

@@ -9,9 +9,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from app.fleet import WorkerState
 from index.worker import Medium, Trust, Worker
 
-STATES = ("connecting", "live", "refused", "gone")
 _WORKER = ("instance", "dp_rank")
 
 
@@ -56,8 +56,8 @@ def _states(rows: Sequence[WorkerRow]) -> Iterable[Metric]:
     mismatch = _gauge("hash_mismatch", "1 while the worker's hash identity is not the expected one", *_WORKER)
     for row in rows:
         names = _names(row.worker)
-        for name in STATES:
-            state.add_metric([*names, name], float(row.state == name))
+        for name in WorkerState:
+            state.add_metric([*names, name.value], float(row.state == name.value))
         for degree in Trust:
             trust.add_metric([*names, degree.value], float(row.trust is degree))
         mismatch.add_metric(names, float(row.hash_mismatch))

@@ -120,7 +120,7 @@ class HashCheck:
         assert identity is not None
         tracked.hash = report
         self._index.identify(tracked.worker, identity, shared=True)
-        _log.info("hash identity verified", **self._names(), algorithm=identity.algorithm, seed=identity.seed)
+        _log.info("hash identity verified", **self._tracked.names, algorithm=identity.algorithm, seed=identity.seed)
         if tracked.refused:
             tracked.refused, tracked.advice, tracked.trust = False, None, Trust.PARTIAL
             self._resync("identity")
@@ -136,7 +136,9 @@ class HashCheck:
         if first and self._enforce:
             self._index.restart(tracked.worker)
             tracked.refused, tracked.trust, tracked.advice = True, Trust.NONE, report.advice
-            _log.error("worker refused: its block hashes are not the fleet's", **self._names(), advice=report.advice)
+            _log.error(
+                "worker refused: its block hashes are not the fleet's", **self._tracked.names, advice=report.advice
+            )
 
     # Adapters' blocks
 
@@ -174,10 +176,6 @@ class HashCheck:
 
     def _misfile(self, name: str, label: str) -> None:
         self._misfiled[name, label] = len(self._adapters.paths(self._instance.settings.model, name))
-
-    def _names(self) -> dict[str, object]:
-        worker = self._tracked.worker
-        return {"instance": worker.instance, "dp_rank": worker.dp_rank, "seq": self._tracked.seq}
 
 
 def _pairs(event: BlockStored) -> bool:

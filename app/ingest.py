@@ -67,7 +67,7 @@ class WorkerIngest:
         try:
             self._take(signal)
         except Exception:
-            _log.exception("a signal could not be applied", **self._names())
+            _log.exception("a signal could not be applied", **self._tracked.names)
             self._wire_error("internal")
             self._index.restart(self._tracked.worker)
             self._tracked.trust = Trust.PARTIAL if self._usable() else Trust.NONE
@@ -87,7 +87,7 @@ class WorkerIngest:
             case Gap(missing):
                 self._tracked.gaps += 1
                 self._metrics.gap(self._tracked.worker, missing)
-                _log.warning("event gap", **self._names(), missing=missing)
+                _log.warning("event gap", **self._tracked.names, missing=missing)
             case BadFrame(reason):
                 self._tracked.batches += 1
                 self._wire_error(reason)
@@ -98,7 +98,7 @@ class WorkerIngest:
         tracked.link_lost_at = None if up else time.monotonic()
         if up and tracked.trust is Trust.NONE and not tracked.refused:
             tracked.trust = Trust.PARTIAL
-        _log.info("event stream connected" if up else "event stream lost", **self._names())
+        _log.info("event stream connected" if up else "event stream lost", **self._tracked.names)
 
     def _clear(self, reason: str, trust: Trust) -> None:
         tracked = self._tracked
@@ -116,7 +116,7 @@ class WorkerIngest:
             self._look_again()
             tracked.resets[reason] += 1
             self._metrics.reset(tracked.worker, reason)
-            _log.warning("worker cleared", **self._names(), reason=reason, trust=trust.value)
+            _log.warning("worker cleared", **self._tracked.names, reason=reason, trust=trust.value)
 
     def _forget_process(self) -> None:
         tracked = self._tracked
@@ -187,7 +187,7 @@ class WorkerIngest:
             tracked.trust = Trust.PARTIAL if self._usable() else Trust.NONE
             if self._writer is not None:
                 self._writer.discard(tracked.worker)
-        _log.info("stored state joined the engine's stream", **self._names(), trust=tracked.trust.value)
+        _log.info("stored state joined the engine's stream", **self._tracked.names, trust=tracked.trust.value)
 
     def _is_still(self, followed: Followed) -> bool:
         assert self._check is not None
@@ -219,11 +219,7 @@ class WorkerIngest:
         self._tracked.wire_errors[reason] += 1
         self._metrics.wire_error(self._tracked.worker, reason)
         if self._tracked.wire_errors[reason] == 1:
-            _log.warning("unusable event message", **self._names(), reason=reason)
-
-    def _names(self) -> dict[str, object]:
-        worker = self._tracked.worker
-        return {"instance": worker.instance, "dp_rank": worker.dp_rank, "seq": self._tracked.seq}
+            _log.warning("unusable event message", **self._tracked.names, reason=reason)
 
 
 def _count_types(events: list[KVEvent]) -> dict[str, int]:

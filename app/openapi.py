@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel, Field
 
-from app.route_fields import RouteFields
+from app.route_fields import MAX_TOKEN_ID, RouteFields
 
 Reason = Literal["prefix", "load", "cold", "affinity", "only", "fallback"]
 TrustWord = Literal["exact", "partial", "none"]
@@ -184,7 +184,7 @@ def json_body(model: type[BaseModel] | type[msgspec.Struct], example: object) ->
 
 def _route_schema() -> dict[str, Any]:
     schema = _inlined(RouteFields)
-    ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 0xFFFF_FFFF}, "minItems": 1}
+    ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}, "minItems": 1}
     schema["properties"]["token_ids"] |= {"anyOf": [ids, {"type": "null"}]}
     return schema
 

@@ -170,8 +170,7 @@ class Routing:
                 held_back=held_back,
             )
         if request.strict:
-            status = 422 if error.kind == "template" else 504
-            raise Problem(status, f"the text could not be tokenised: {error.detail}")
+            raise untokenised(error)
         return self.decide(request, target, None, f"routed by load, the text could not be tokenised: {error.detail}")
 
     def _by_adapter(self, target: Target, lora: str) -> Mapping[tuple[str, str | None], set[Worker]]:
@@ -188,6 +187,11 @@ class Routing:
     def _nobody(candidates: list[Candidate]) -> Problem:
         why = [{"instance": one.worker.instance, "dp_rank": one.worker.dp_rank, "why": one.why} for one in candidates]
         return Problem(503, "no eligible instance", extra={"instances": why}, headers={"retry-after": "1"})
+
+
+def untokenised(error: TokeniseError) -> Problem:
+    """The answer to a request whose text could not be tokenised, where tokens are needed."""
+    return Problem(422 if error.kind == "template" else 504, f"the text could not be tokenised: {error.detail}")
 
 
 def _namespace(request: RouteRequest, target: Target) -> str:

@@ -136,10 +136,10 @@ class Service:
         self._watches.pop(instance_id).leave()
         for tracked in instance.workers.values():
             self.routing.router.forget(tracked.worker)
-            if self.state is not None and stored_too:
-                self.state.writer.discard(tracked.worker)
-            elif self.state is not None:
-                self.state.writer.forget(tracked.worker)
+            if stored_too:
+                self.around.discard(tracked.worker)
+            else:
+                self.around.forget(tracked.worker)
         self.around.metrics.forget_instance(instance_id)
         model = instance.settings.model
         if not self.around.fleet.of_model(model):

@@ -264,7 +264,7 @@ class StateWriter:
             return
         if followed.lineage != mine.lineage or self._followed.get(worker) is not followed:
             return
-        if followed.dead == (stored.snapshot.lineage, stored.snapshot.seq + len(stored.entries)):
+        if followed.dead == (stored.snapshot.lineage, stored.last.seq):
             followed.dead, followed.offer_from = None, 0.0
             await self.store.forget(worker)
             return

@@ -39,7 +39,7 @@ class StoredWorker(NamedTuple):
 def read_stored(stored: Stored) -> StoredWorker:
     """What is stored, with the blocks counted as a warm start would hold them."""
     snapshot = stored.snapshot
-    last = stored.entries[-1] if stored.entries else snapshot
+    last = stored.last
     read = StoredWorker(
         snapshot.worker, snapshot.lineage, last.seq, last.ts_ms, len(snapshot.body), len(stored.entries)
     )

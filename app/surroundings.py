@@ -48,3 +48,8 @@ class Surroundings:
         """What is stored of a worker must go."""
         if self.writer is not None:
             self.writer.discard(worker)
+
+    def forget(self, worker: Worker) -> None:
+        """A worker is followed no more; what is stored of it stays."""
+        if self.writer is not None:
+            self.writer.forget(worker)

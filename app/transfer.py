@@ -109,5 +109,4 @@ def _newer(one: Stored, other: Stored) -> bool:
 
 
 def _end(stored: Stored) -> tuple[int, int]:
-    last = stored.entries[-1] if stored.entries else stored.snapshot
-    return last.seq, last.ts_ms
+    return stored.last.seq, stored.last.ts_ms

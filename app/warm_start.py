@@ -82,7 +82,7 @@ class WarmStart:
             if time.perf_counter() - began > SLICE_S:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
-        end = stored.entries[-1] if stored.entries else last
+        end = stored.last
         followed = Followed(
             fingerprint=last.fingerprint,
             stored_fingerprint=last.fingerprint,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import redis.exceptions as known
@@ -53,36 +53,36 @@ class RedisLink:
 
     async def each(self, op: str, commands: Sequence[Command], limit_s: float | None = None) -> list[Answer]:
         """The answer or the error of each command, in one round trip where nothing is amiss, or StateError for all."""
-        try:
-            async with asyncio.timeout(limit_s or self._limit_s), self._slots:
-                return await self._answers(commands)
-        except Exception as error:  # a connection's death raises more than the documented errors
-            raise state_error(op, error) from None
+        async with self._round_trip(op, limit_s or self._limit_s):
+            return await self._answers(commands)
 
     async def scan(self, op: str, pattern: str, limit_s: float) -> list[bytes]:
         """All keys that match, each once."""
-        try:
-            async with asyncio.timeout(limit_s), self._slots:
-                return list({key async for key in self._client.scan_iter(match=pattern, count=1000)})
-        except Exception as error:
-            raise state_error(op, error) from None
+        async with self._round_trip(op, limit_s):
+            return list({key async for key in self._client.scan_iter(match=pattern, count=1000)})
 
     async def memory_settings(self, op: str) -> list[dict[str, Any]]:
         """INFO's memory section, of every server."""
-        try:
-            async with asyncio.timeout(self._limit_s), self._slots:
-                if not self.is_cluster:
-                    return [await self._client.info("memory")]
-                found = await self._client.info("memory", target_nodes=RedisCluster.PRIMARIES)
-                return list(found.values()) if all(isinstance(one, dict) for one in found.values()) else [found]
-        except Exception as error:
-            raise state_error(op, error) from None
+        async with self._round_trip(op, self._limit_s):
+            if not self.is_cluster:
+                return [await self._client.info("memory")]
+            found = await self._client.info("memory", target_nodes=RedisCluster.PRIMARIES)
+            return list(found.values()) if all(isinstance(one, dict) for one in found.values()) else [found]
 
     async def close(self) -> None:
         """Close all connections; gives up on one that does not end in time."""
         with suppress(Exception):  # nothing is left to be done with it
             async with asyncio.timeout(self._limit_s):
                 await self._client.aclose()
+
+    @asynccontextmanager
+    async def _round_trip(self, op: str, limit_s: float) -> AsyncIterator[None]:
+        """Waits for its turn, within the limit; whatever goes wrong is a StateError."""
+        try:
+            async with asyncio.timeout(limit_s), self._slots:
+                yield
+        except Exception as error:  # a connection's death raises more than the documented errors
+            raise state_error(op, error) from None
 
     async def _answers(self, commands: Sequence[Command]) -> list[Answer]:
         answers = await self._pipelined(commands)

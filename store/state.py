@@ -85,6 +85,11 @@ class Stored(NamedTuple):
     snapshot: Snapshot
     entries: list[Entry]
 
+    @property
+    def last(self) -> Snapshot | Entry:
+        """The newest of it: the last entry, else the snapshot."""
+        return self.entries[-1] if self.entries else self.snapshot
+
 
 class Offer(StrEnum):
     """What became of an offered snapshot.

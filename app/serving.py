@@ -1,0 +1,31 @@
+"""The router under uvicorn, in this process."""
+
+from __future__ import annotations
+
+import uvicorn
+
+from app.main import create_app
+from app.settings import Settings
+
+KEEP_ALIVE_S = 75
+"""Longer than gateways keep idle connections, so that they close them first."""
+STOP_WITHIN_S = 10
+
+
+def run(settings: Settings, host: str, port: int) -> bool:
+    """Serve until SIGTERM or SIGINT. False: it never started."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(settings),
+            host=host,
+            port=port,
+            workers=1,
+            lifespan="on",
+            log_config=None,
+            access_log=settings.log.access,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_WITHIN_S,
+        )
+    )
+    server.run()
+    return server.started
