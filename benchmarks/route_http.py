@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import statistics
 import subprocess
@@ -19,6 +18,9 @@ import time
 from array import array
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.state_fleet import cpu_s
+from tests.support.ports import free_port
 
 START_S = 120.0
 
@@ -35,7 +37,7 @@ def main() -> None:
     """Start the server, measure every case, print."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
     with tempfile.TemporaryDirectory() as folder:
-        port, prompt_file = _free_port(), Path(folder) / "prompt.json"
+        port, prompt_file = free_port(), Path(folder) / "prompt.json"
         server = subprocess.Popen([sys.executable, "-m", "benchmarks.route_server", str(port), str(prompt_file)])
         try:
             _wait(port, server)
@@ -57,9 +59,9 @@ def _measure_all(port: int, prompt: list[int], pid: int, seconds: float) -> None
         reference: dict[int, Measured] = {}
         for name, request in cases.items():
             for connections in (1, 16):
-                cpu = _cpu_s(pid)
+                cpu = cpu_s(pid)
                 got, count = asyncio.run(_load(port, request, connections, seconds))
-                cpu_us = (_cpu_s(pid) - cpu) / count * 1e6
+                cpu_us = (cpu_s(pid) - cpu) / count * 1e6
                 reference.setdefault(connections, got)
                 print(
                     f"{tokens:>6} tokens {name:<9} {connections:>2} connections: {got.rate:>7.0f} req/s, "
@@ -96,11 +98,6 @@ def _request(path: str, body: bytes, content_type: str) -> bytes:
     return head.encode() + body
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _wait(port: int, server: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + START_S
     while time.monotonic() < end and server.poll() is None:
@@ -111,12 +108,6 @@ def _wait(port: int, server: subprocess.Popen[bytes]) -> None:
         else:
             return
     raise SystemExit("the server did not start")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

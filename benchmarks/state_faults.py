@@ -10,7 +10,6 @@ the rounds), and how long after the fault everything was in Redis again (the slo
 from __future__ import annotations
 
 import multiprocessing
-import socket
 import statistics
 import sys
 import tempfile
@@ -25,7 +24,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.state_fleet import Engines, Router, serving, stored_payload, tokens_of
+from benchmarks.state_fleet import Engines, Router, serving, stored_payload, stored_up_to, tokens_of
+from tests.support.ports import free_port
 from tests.support.redis_server import Options, RedisServer, wait_until
 
 WORKERS = 8
@@ -74,7 +74,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         RedisServer(Options(password=PASSWORD)) as server,
         _engines() as (instances, published),
-        serving(Path(folder), _free_port(), instances, state=server.url) as router,
+        serving(Path(folder), free_port(), instances, state=server.url) as router,
     ):
         router.wait_for_exact(_prompt(), WORKERS)
         bench = Bench(router, server, published, seconds)
@@ -131,7 +131,7 @@ def _phase(bench: Bench, fault: Fault) -> Phase:
     failed = _failed(bench.router) - failed
     fault.end()
     ended, published = time.monotonic(), bench.published()
-    wait_until(lambda: _stored(bench.server) >= published, WHOLE_WITHIN_S)
+    wait_until(lambda: stored_up_to(bench.server, WORKERS) >= published, WHOLE_WITHIN_S)
     whole_s = time.monotonic() - ended
     return Phase(took[len(took) // 2], took[len(took) * 99 // 100], took[-1], failed, whole_s)
 
@@ -157,25 +157,8 @@ def _failed(router: Router) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("kvroute_state_errors_total"))
 
 
-def _stored(server: RedisServer) -> int:
-    """The number of the batch up to which every worker's state is stored."""
-    ends = []
-    for number in range(WORKERS):
-        tag = f"kvroute:{{vllm-{number}/0}}"
-        log = server.command("XREVRANGE", f"{tag}:log", "+", "-", "COUNT", 1)
-        snapshot = server.command("HGET", f"{tag}:snap", "s")
-        ends.append(-1 if snapshot is None else int(log[0][0].split(b"-")[1]) if log else int(snapshot))
-    return min(ends)
-
-
 def _prompt() -> array[int]:
     return tokens_of(7, PROMPT)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

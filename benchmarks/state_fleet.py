@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import msgspec
 import yaml
 
-from index.block_hash import HashIdentity, chain, wire_uint64
-from tests.support.publisher import Publisher
+from index.block_hash import HashIdentity
+from index.worker import Worker
+from store.keys import worker_keys
+from tests.support.engine_events import BLOCK, vllm_removed, vllm_stored
+from tests.support.publisher import Publisher, batch
+from tests.support.redis_server import RedisServer
 
-BLOCK = 16
 IDENTITY = HashIdentity("sha256_cbor", "0")
 LIMIT_S = 120.0
 
@@ -35,23 +37,27 @@ def tokens_of(seed: int, blocks: int) -> array[int]:
 
 def stored_payload(tokens: array[int], removed: array[int] | None = None) -> bytes:
     """The batch in which a vLLM engine announces a prompt's blocks (and that another's are gone), genuinely hashed."""
-    event = {
-        "type": "BlockStored",
-        "block_hashes": _hashes(tokens),
-        "parent_block_hash": None,
-        "token_ids": list(tokens),
-        "block_size": BLOCK,
-        "lora_id": None,
-        "medium": "GPU",
-        "lora_name": None,
-        "extra_keys": [None] * (len(tokens) // BLOCK),
-        "group_idx": 0,
-        "kv_cache_spec_kind": "full_attention",
-    }
-    events: list[dict[str, Any]] = [event]
+    events = [vllm_stored(list(tokens), IDENTITY)]
     if removed is not None:
-        events.append({"type": "BlockRemoved", "block_hashes": _hashes(removed), "medium": "GPU", "group_idx": 0})
-    return msgspec.msgpack.encode([time.time(), events, 0])
+        events.append(vllm_removed(vllm_stored(list(removed), IDENTITY)))
+    return batch(events=events)
+
+
+def stored_up_to(server: RedisServer, workers: int) -> int:
+    """The number of the batch up to which the state of every worker is stored; -1: there is one without."""
+    ends = []
+    for number in range(workers):
+        keys = worker_keys(Worker(f"vllm-{number}", 0))
+        log = server.command("XREVRANGE", keys.log, "+", "-", "COUNT", 1)
+        snapshot = server.command("HGET", keys.snapshot, "s")
+        ends.append(-1 if snapshot is None else int(log[0][0].split(b"-")[1]) if log else int(snapshot))
+    return min(ends)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Engines:
@@ -83,10 +89,6 @@ class Engines:
         ]
 
 
-def _hashes(tokens: array[int]) -> list[int]:
-    return [wire_uint64(digest) for digest in chain(IDENTITY, tokens, BLOCK)]
-
-
 class Router:
     """A running `kvroute serve`."""
 
@@ -98,8 +100,7 @@ class Router:
 
     def cpu_s(self) -> float:
         """CPU time that the process has used."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.process.pid)
 
     def logged_at(self, event: str) -> float:
         """Unix time of the first log entry with this text."""

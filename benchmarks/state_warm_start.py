@@ -9,7 +9,6 @@ and, as the reference in the same run, without Redis, from the engines' replay o
 
 from __future__ import annotations
 
-import socket
 import statistics
 import sys
 import tempfile
@@ -17,7 +16,8 @@ from array import array
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.state_fleet import Engines, serving, stored_payload, tokens_of
+from benchmarks.state_fleet import Engines, serving, stored_payload, stored_up_to, tokens_of
+from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer, wait_until
 
 WORKERS = 64
@@ -44,8 +44,7 @@ class Bench:
         self.engines = engines
         self.folder = folder
         self.tails = 0
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
 
     def publish(self, runs: range) -> None:
         """So many batches of 125 blocks on each engine."""
@@ -85,9 +84,7 @@ class Bench:
             wait_until(lambda: self._is_stored(server), STORED_WITHIN_S)
 
     def _is_stored(self, server: RedisServer) -> bool:
-        keys = server.command("KEYS", "kvroute:*:snap")
-        ends = [_last_stored(server, key) for key in keys]
-        return len(ends) == WORKERS and min(ends) == self.engines.publishers[0].next_seq - 1
+        return stored_up_to(server, WORKERS) == self.engines.publishers[0].next_seq - 1
 
 
 def main() -> None:
@@ -116,11 +113,6 @@ def _measure(name: str, bench: Bench, server: RedisServer, usual: Start, rounds:
     mine = _printed(f"from {name} ({logged / WORKERS:.0f} log entries per worker, Redis {used:.0f} MB)", starts)
     ratios = [own / reference for own, reference in zip(mine, usual, strict=True)]
     print(f"    ratio to the reference {ratios[0]:.2f}, {ratios[1]:.2f}, {ratios[2]:.2f}")
-
-
-def _last_stored(server: RedisServer, snapshot_key: bytes) -> int:
-    log = server.command("XREVRANGE", snapshot_key.replace(b":snap", b":log"), "+", "-", "COUNT", 1)
-    return int(log[0][0].split(b"-")[1]) if log else int(server.command("HGET", snapshot_key, "s"))
 
 
 def _printed(name: str, starts: list[Start]) -> Start:

@@ -38,7 +38,7 @@ class Asked(NamedTuple):
 def console() -> Console:
     """Colours and spinners on a terminal; elsewhere plain lines without control sequences."""
     terminal = sys.stdout.isatty()
-    return Console(force_terminal=terminal or False, width=None if terminal else PLAIN_WIDTH, highlight=False)
+    return Console(force_terminal=terminal, width=None if terminal else PLAIN_WIDTH, highlight=False)
 
 
 def decisions(asked: Iterable[Asked], instances: Sequence[str]) -> Table:
@@ -51,10 +51,11 @@ def decisions(asked: Iterable[Asked], instances: Sequence[str]) -> Table:
     table.add_column("reason", no_wrap=True)
     for name in instances:
         table.add_column(name, justify="right", no_wrap=True, style="dim")
-    for prompt, answer in asked:
+    for one in asked:
+        answer, candidates = one.answer, one.candidates
         numbers = [str(answer[field]) for field in ("prompt_tokens", "matched_tokens", "reusable_tokens")]
-        held = [str(Asked(prompt, answer).candidates[name]["matched_tokens"]) for name in instances]
-        table.add_row(prompt.about, *numbers, answer["instance"], answer["reason"], *held)
+        held = [str(candidates[name]["matched_tokens"]) for name in instances]
+        table.add_row(one.prompt.about, *numbers, answer["instance"], answer["reason"], *held)
     return table
 
 

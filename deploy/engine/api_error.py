@@ -15,6 +15,10 @@ class ApiError(Exception):
         self.kind = kind
         self.param = param
 
+    def detail(self) -> dict[str, object]:
+        """As both engines show it, each in an envelope of its own."""
+        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
+
 
 def unknown_model(name: str) -> ApiError:
     """As both engines say it."""

@@ -18,9 +18,6 @@ class FreeQueue:
     def __len__(self) -> int:
         return len(self._order)
 
-    def __contains__(self, block: int) -> bool:
-        return block in self._order
-
     def take(self) -> int:
         """The block to reuse next. KeyError when there is none."""
         return self._order.popitem(last=False)[0]

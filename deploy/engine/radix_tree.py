@@ -26,7 +26,7 @@ class Inserted(NamedTuple):
 class RadixTree:
     """Keys are units as bytes; what does not fill a page is cut off. Sizes are in units.
 
-    `evictable_size` counts the units no running request locks, `protected_size` the others.
+    `evictable_size` counts the units that no running request locks.
     """
 
     def __init__(self, unit_bytes: int, page_size: int, policy: EvictionPolicy, vector: MakeVector) -> None:
@@ -38,7 +38,6 @@ class RadixTree:
         self._roots: dict[Namespace, RadixNode] = {}
         self._leaves: set[RadixNode] = set()
         self.evictable_size = 0
-        self.protected_size = 0
 
     @property
     def namespaces(self) -> Collection[Namespace]:
@@ -94,7 +93,6 @@ class RadixTree:
         for step in _path(node):
             if step.lock_ref == 0:
                 self.evictable_size -= len(step)
-                self.protected_size += len(step)
             step.lock_ref += 1
             self._update_leaf(step)
 
@@ -105,7 +103,6 @@ class RadixTree:
             step.lock_ref -= 1
             if step.lock_ref == 0:
                 self.evictable_size += len(step)
-                self.protected_size -= len(step)
             self._update_leaf(step)
 
     def evict(self, units: int) -> Iterator[RadixNode]:
@@ -129,7 +126,7 @@ class RadixTree:
         """Forget everything, locked or not."""
         self._roots.clear()
         self._leaves.clear()
-        self.evictable_size = self.protected_size = 0
+        self.evictable_size = 0
 
     def _root(self, namespace: Namespace) -> RadixNode:
         return RadixNode(None, namespace, b"", self._vector([]), 0, 0)

@@ -36,8 +36,7 @@ class SglangFace:
         self._settings = engine.settings
 
     def error(self, error: ApiError) -> dict[str, object]:
-        detail = {"message": error.message, "type": error.kind, "param": error.param, "code": error.status}
-        return {"object": "error", **detail}
+        return {"object": "error", **error.detail()}
 
     def check_model(self, body: Body) -> str:
         """Any name will do, as there."""

@@ -93,11 +93,10 @@ def _each(field: str | list[str | None] | None, prompts: Sequence[object]) -> Se
 def _whole(name: str, end: Finished) -> dict[str, object]:
     reason: dict[str, object] = {"type": end.reason}
     reason |= {"length": len(end.tokens)} if end.reason == "length" else {"matched": matched(end)}
-    progress = Progress(end.prompt_tokens, end.tokens, end.text, end.cached_tokens)
-    return _part(name, progress, {"finish_reason": reason, "e2e_latency": end.seconds})
+    return _part(name, end, {"finish_reason": reason, "e2e_latency": end.seconds})
 
 
-def _part(name: str, progress: Progress, more: dict[str, object]) -> dict[str, object]:
+def _part(name: str, progress: Progress | Finished, more: dict[str, object]) -> dict[str, object]:
     cached = progress.cached_tokens
     meta = {
         "id": name,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from deploy.engine.engine import Engine
+from deploy.engine.metric_page import Readings, families, page
 from deploy.engine.rank import Rank
 
-Reading = Callable[[Rank], float]
-
-_GAUGES: dict[str, tuple[str, Reading]] = {
+_GAUGES: Readings = {
     "sglang:num_running_reqs": ("Requests that hold KV.", lambda rank: len(rank.scheduler.running)),
     "sglang:num_queue_reqs": ("Requests that wait.", lambda rank: len(rank.scheduler.waiting)),
     "sglang:num_used_tokens": ("Tokens held by running requests.", lambda rank: rank.cache.stats().used),
@@ -28,7 +26,7 @@ _GAUGES: dict[str, tuple[str, Reading]] = {
     "sglang:max_total_num_tokens": ("Size of the KV cache.", lambda rank: rank.cache.stats().total),
     "sglang:kv_evictable_tokens": ("Cached tokens held by nobody.", lambda rank: rank.cache.stats().evictable),
 }
-_COUNTERS: dict[str, tuple[str, Reading]] = {
+_COUNTERS: Readings = {
     "sglang:prompt_tokens": ("Prompt tokens.", lambda rank: rank.scheduler.counts.prompt),
     "sglang:generation_tokens": ("Sampled tokens.", lambda rank: rank.scheduler.counts.generated),
     "sglang:evicted_tokens": ("Cached tokens lost to reuse.", lambda rank: rank.cache.stats().evicted),
@@ -38,10 +36,7 @@ _COUNTERS: dict[str, tuple[str, Reading]] = {
 
 def sglang_metrics(engine: Engine) -> bytes:
     """The page."""
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    registry.register(_SglangCollector(engine))
-    return generate_latest(registry)
+    return page(_SglangCollector(engine))
 
 
 class _SglangCollector(Collector):
@@ -51,24 +46,14 @@ class _SglangCollector(Collector):
         self._names += ["dp_rank"] if len(engine.ranks) > 1 else []
 
     def collect(self) -> Iterator[Metric]:
-        for name, (text, reading) in _GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=self._names)
-            for rank in self._engine.ranks:
-                gauge.add_metric(self._labels(rank), reading(rank))
-            yield gauge
-        for name, (text, reading) in _COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=self._names)
-            for rank in self._engine.ranks:
-                counter.add_metric(self._labels(rank), reading(rank))
-            yield counter
+        yield from families(GaugeMetricFamily, _GAUGES, self._engine.ranks, self._names, self._labels)
+        yield from families(CounterMetricFamily, _COUNTERS, self._engine.ranks, self._names, self._labels)
         cached = CounterMetricFamily("sglang:cached_tokens", "Tokens found.", labels=[*self._names, "cache_source"])
         for rank in self._engine.ranks:
             cached.add_metric([*self._labels(rank), "device"], rank.scheduler.counts.hit)
         yield cached
-        page = GaugeMetricFamily("sglang:page_size", "Tokens per page.", labels=self._names)
-        for rank in self._engine.ranks:
-            page.add_metric(self._labels(rank), self._engine.settings.block_size)
-        yield page
+        size: Readings = {"sglang:page_size": ("Tokens per page.", lambda rank: self._engine.settings.block_size)}
+        yield from families(GaugeMetricFamily, size, self._engine.ranks, self._names, self._labels)
 
     def _labels(self, rank: Rank) -> list[str]:
         labels = [self._engine.settings.model, "unified", "0", "0", "0"]

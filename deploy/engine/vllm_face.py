@@ -13,6 +13,7 @@ from deploy.engine.api_error import ApiError, unknown_model
 from deploy.engine.bodies import Body, GenerationBody
 from deploy.engine.cache import Namespace
 from deploy.engine.engine import Engine
+from deploy.engine.events import SEND_LIMIT
 from deploy.engine.generation import Finished
 from deploy.engine.openai_answer import usage
 from deploy.engine.openai_routes import json_answer
@@ -31,8 +32,7 @@ class VllmFace:
         self._settings = engine.settings
 
     def error(self, error: ApiError) -> dict[str, object]:
-        detail = {"message": error.message, "type": error.kind, "param": error.param, "code": error.status}
-        return {"error": detail}
+        return {"error": error.detail()}
 
     def check_model(self, body: Body) -> str:
         name = self._settings.model if body.model is None else body.model
@@ -105,7 +105,7 @@ def event_sources(engine: Engine) -> dict[str, object]:
             "endpoint": f"tcp://{host}:{settings.events_port + rank.number}",
             "replay_endpoint": f"tcp://{host}:{settings.replay_port + rank.number}",
             "buffer_steps": settings.buffer_steps,
-            "hwm": 100_000,
+            "hwm": SEND_LIMIT,
             "max_queue_size": 100_000,
             "topic": settings.topic,
             "publisher": "zmq",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from deploy.engine.engine import Engine
+from deploy.engine.metric_page import Readings, families, page
 from deploy.engine.rank import Rank
 from deploy.engine.request import FinishReason
 
-Reading = Callable[[Rank], float]
-
-_GAUGES: dict[str, tuple[str, Reading]] = {
+_GAUGES: Readings = {
     "vllm:num_requests_running": ("Requests that hold KV.", lambda rank: len(rank.scheduler.running)),
     "vllm:num_requests_waiting": ("Requests that wait.", lambda rank: len(rank.scheduler.waiting)),
     "vllm:kv_cache_usage_perc": (
@@ -22,7 +20,7 @@ _GAUGES: dict[str, tuple[str, Reading]] = {
         lambda rank: rank.cache.stats().used / rank.cache.stats().total,
     ),
 }
-_COUNTERS: dict[str, tuple[str, Reading]] = {
+_COUNTERS: Readings = {
     "vllm:prefix_cache_queries": ("Tokens looked up.", lambda rank: rank.scheduler.counts.queried),
     "vllm:prefix_cache_hits": ("Tokens found cached.", lambda rank: rank.scheduler.counts.hit),
     "vllm:prompt_tokens": ("Prompt tokens.", lambda rank: rank.scheduler.counts.prompt),
@@ -35,10 +33,7 @@ _REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort")
 
 def vllm_metrics(engine: Engine) -> bytes:
     """The page."""
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    registry.register(_VllmCollector(engine))
-    return generate_latest(registry)
+    return page(_VllmCollector(engine))
 
 
 class _VllmCollector(Collector):
@@ -47,16 +42,13 @@ class _VllmCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         model = self._engine.settings.model
-        for name, (text, reading) in _GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=["model_name", "engine"])
-            for rank in self._engine.ranks:
-                gauge.add_metric([model, str(rank.number)], reading(rank))
-            yield gauge
-        for name, (text, reading) in _COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=["model_name", "engine"])
-            for rank in self._engine.ranks:
-                counter.add_metric([model, str(rank.number)], reading(rank))
-            yield counter
+        ranks, labels = self._engine.ranks, ["model_name", "engine"]
+
+        def values(rank: Rank) -> list[str]:
+            return [model, str(rank.number)]
+
+        yield from families(GaugeMetricFamily, _GAUGES, ranks, labels, values)
+        yield from families(CounterMetricFamily, _COUNTERS, ranks, labels, values)
         yield self._finished(model)
         yield self._config()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from typer.testing import CliRunner
 from app.cli import main
 from app.explain import UnreadableTokens, read_tokens
 from app.version import VERSION
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -147,21 +147,13 @@ def test_the_exit_status_reaches_the_shell(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def test_serve_answers_until_it_is_told_to_stop_and_logs_json(free_port: int, tmp_path: Path) -> None:
-    file = tmp_path / "fleet.yaml"
+def test_serve_answers_until_it_is_told_to_stop_and_logs_json(tmp_path: Path) -> None:
+    port, file = free_port(), tmp_path / "fleet.yaml"
     file.write_text("log: {level: info}")
-    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(file), "--port", str(free_port)]
+    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(file), "--port", str(port)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_for(f"http://127.0.0.1:{free_port}/healthz")
+            wait_for(f"http://127.0.0.1:{port}/healthz")
             taken = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
         finally:
             process.terminate()

@@ -7,10 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import zmq
-
 from tests.support.case_events import payload
-from tests.support.publisher import Publisher, ranks
+from tests.support.publisher import Publisher, in_a_row, ranks
 from tests.support.scripted_replay import Frames, Manner, ScriptedReplay, replay_frames
 
 SEQ_BYTES = 8
@@ -108,14 +106,5 @@ def start_engine(stack: ExitStack, rank_count: int, manner: Manner | None, fixed
 
 
 def _replays(stack: ExitStack, count: int, manner: Manner) -> list[ScriptedReplay]:
-    for _ in range(50):
-        made = [ScriptedReplay(None, manner)]
-        try:
-            for rank in range(1, count):
-                made.append(ScriptedReplay(made[0].port + rank, manner))
-        except zmq.ZMQError:
-            for replay in made:
-                replay.close()
-        else:
-            return [stack.enter_context(one) for one in made]
-    raise RuntimeError("no free run of ports")
+    replays = in_a_row(count, lambda port: ScriptedReplay(port, manner))
+    return [stack.enter_context(one) for one in replays]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-import msgspec
+from tests.support.publisher import batch
 
 NAMES = {
     "parent": "parent_block_hash",
@@ -17,9 +16,9 @@ NAMES = {
 REMARKS = frozenset({"truth", "truth_lora"})
 
 
-def payload(events: list[dict[str, Any]], ts: float | None = None, rank: int = 0) -> bytes:
-    """A batch of a case's events; `ts` None: now."""
-    return msgspec.msgpack.encode([time.time() if ts is None else ts, [wire_event(event) for event in events], rank])
+def payload(events: list[dict[str, Any]], ts: float) -> bytes:
+    """A batch of a case's events."""
+    return batch(ts, [wire_event(event) for event in events])
 
 
 def wire_event(event: dict[str, Any]) -> dict[str, Any]:

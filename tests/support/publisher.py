@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import msgspec
 import zmq
@@ -337,14 +337,35 @@ class Publisher:
 
 def ranks(count: int, **settings: Any) -> list[Publisher]:
     """Publishers of an engine's data-parallel ranks: rank r at the port of rank 0 plus r."""
+    return in_a_row(
+        count, lambda port: Publisher(**settings) if port is None else Publisher(port=port, patience_s=0.0, **settings)
+    )
+
+
+class Bound(Protocol):
+    """What listens on a port."""
+
+    @property
+    def port(self) -> int:
+        """Where."""
+
+    def close(self) -> None:
+        """No more."""
+
+
+B = TypeVar("B", bound=Bound)
+
+
+def in_a_row(count: int, make: Callable[[int | None], B]) -> list[B]:
+    """So many on neighbouring ports. `make` binds a port, any for None; ZMQError when it is taken."""
     for _ in range(50):
-        made = [Publisher(**settings)]
+        made = [make(None)]
         try:
             for rank in range(1, count):
-                made.append(Publisher(port=made[0].port + rank, patience_s=0.0, **settings))
+                made.append(make(made[0].port + rank))
         except zmq.ZMQError:
-            for publisher in made:
-                publisher.close()
+            for one in made:
+                one.close()
         else:
             return made
     raise RuntimeError("no free run of ports")

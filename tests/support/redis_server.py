@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import redis
+
+from tests.support.ports import free_port
 
 START_S = 15.0
 
@@ -180,12 +181,9 @@ def _binary() -> str:
 
 def _free_port() -> int:
     """One whose cluster bus port (10,000 higher) exists too."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port < 55_000:
-            return port
+    while (port := free_port()) >= 55_000:
+        pass
+    return port
 
 
 def _yes(value: bool) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 import httpx
 
+from tests.support.ports import free_port
 from tests.support.service import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -156,14 +156,6 @@ class RouterProcess:
             return self.http.get("/instances").json()
         except (httpx.TransportError, ValueError) as error:
             return repr(error)
-
-
-def free_port() -> int:
-    """A port where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def sleep_up_to(draw: Callable[[], float], most_s: float) -> None:

@@ -24,7 +24,6 @@ class ScriptedReplay:
     def __init__(self, port: int | None, manner: Manner) -> None:
         self.script: dict[int, list[Frames]] = {}
         self.buffer: list[tuple[int, bytes]] = []
-        self.requests: list[int] = []
         self._manner = manner
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -66,7 +65,6 @@ class ScriptedReplay:
                     self._answer(frames[0], int.from_bytes(frames[2], "big"))
 
     def _answer(self, client: bytes, start: int) -> None:
-        self.requests.append(start)
         for frames in self._frames(start):
             self._router.send_multipart((client, *frames))
 

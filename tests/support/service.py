@@ -16,6 +16,7 @@ import uvicorn
 from app.main import create_app
 from app.service import Service
 from app.settings import Settings
+from tests.support.ports import free_port
 
 READY_S = 10.0
 
@@ -101,9 +102,7 @@ def wait_until(true: Callable[[], bool], timeout_s: float, about: Callable[[], o
 
 def free_url() -> str:
     """A URL of this machine where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 def u32(tokens: list[int]) -> bytes:

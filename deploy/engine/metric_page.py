@@ -1,0 +1,38 @@
+"""What the two engines' `/metrics` have in common: numbers of each rank, under names and labels of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from deploy.engine.rank import Rank
+
+Reading = Callable[[Rank], float]
+Readings = Mapping[str, tuple[str, Reading]]
+"""By the metric's name: its help text, and where its number comes from."""
+
+
+def page(collector: Collector) -> bytes:
+    """The page, with the process's own metrics first."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(collector)
+    return generate_latest(registry)
+
+
+def families(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    readings: Readings,
+    ranks: Sequence[Rank],
+    labels: Sequence[str],
+    values: Callable[[Rank], Sequence[str]],
+) -> Iterator[Metric]:
+    """A family for each reading, with a sample for each rank; `values` are the rank's label values."""
+    for name, (text, reading) in readings.items():
+        family = kind(name, text, labels=labels)
+        for rank in ranks:
+            family.add_metric(values(rank), reading(rank))
+        yield family
