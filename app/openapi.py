@@ -42,6 +42,7 @@ class CandidateAnswer(BaseModel):
     instance: str
     dp_rank: int
     engine: Literal["vllm", "sglang"]
+    url: str
     matched_tokens: int
     reusable_tokens: int
     by_medium: Tiers

@@ -73,10 +73,10 @@ def test_another_instance_is_asked_when_one_cannot_tokenise() -> None:
 
 
 def test_text_that_no_engine_tokenises_is_routed_by_load_or_refused_when_strict() -> None:
-    slow = Reply('{"tokens": [1]}', delay_s=5)
+    slow = Reply('{"tokens": [1]}', delay_s=10)
     refusing = Reply('{"error": {"message": "chat template failed"}}', 400)
     failures = [(HTML, "engine", 504), (slow, "timeout", 504), (refusing, "template", 422)]
-    limits = {"route_timeout_s": 0.4, "tokenise_timeout_s": 0.2}
+    limits = {"route_timeout_s": 3, "tokenise_timeout_s": 2}
     chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     with FakeEngine(EngineKind.VLLM) as engine, serving(fleet(instance("a", server=engine), limits=limits)) as run:
         for reply, kind, status in failures:

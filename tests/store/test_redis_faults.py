@@ -277,7 +277,7 @@ async def test_a_full_server_refuses_whole_calls_and_keeps_what_it_has() -> None
 
 
 async def test_evicted_keys_are_noticed_and_nothing_wrong_is_loaded() -> None:
-    workers = [Worker("vllm", rank) for rank in range(60)]
+    workers = [Worker("vllm", rank) for rank in range(80)]
     with RedisServer(Options(maxmemory=5_000_000, policy="allkeys-lru")) as server:
         store = open_store(server.url, LIMITS)
         for worker in workers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ import uvicorn
 from deploy.engine.engine import Engine
 from deploy.engine.server import create_app
 from deploy.engine.settings import EngineSettings, Face
+from tests.support.ports import free_ports
 from tests.support.service import wait_until
 
 START_S = 20.0
@@ -127,23 +127,6 @@ class EngineProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(10.0)
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports on which nobody listens now."""
-    for _ in range(100):
-        first = random.randrange(18_000, 32_000)  # below the range from which outgoing connections take theirs
-        if all(map(_is_free, range(first, first + count))):
-            return first
-    raise RuntimeError("no free run of ports")
-
-
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
 
 
 def drained(engine: CpuEngine, seq_of: Callable[[int], int | None], timeout_s: float = 10.0) -> None:

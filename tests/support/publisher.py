@@ -24,6 +24,8 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 import msgspec
 import zmq
 
+from tests.support.ports import some_ports
+
 T = TypeVar("T")
 END_MARKER = b"\xff" * 8
 Socket = zmq.Socket[bytes]
@@ -261,16 +263,18 @@ class Publisher:
         return socket
 
     def _bind_port(self, socket: Socket, port: int | None) -> int:
+        if port is None:
+            return bound_port(socket, self._host)
         give_up_at = time.monotonic() + self._patience_s
         while True:
             try:
-                socket.bind(f"tcp://{self._host}:{'*' if port is None else port}")
-                break
+                socket.bind(f"tcp://{self._host}:{port}")
             except zmq.ZMQError as error:  # the former socket of this port closes in the background
-                if port is None or error.errno != zmq.EADDRINUSE or time.monotonic() > give_up_at:
+                if error.errno != zmq.EADDRINUSE or time.monotonic() > give_up_at:
                     raise
                 time.sleep(0.01)
-        return int(socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+            else:
+                return port
 
     def _unbind(self) -> None:
         for socket in (self._pub, self._router):
@@ -340,6 +344,19 @@ def ranks(count: int, **settings: Any) -> list[Publisher]:
     return in_a_row(
         count, lambda port: Publisher(**settings) if port is None else Publisher(port=port, patience_s=0.0, **settings)
     )
+
+
+def bound_port(socket: Socket, host: str) -> int:
+    """Bind a socket to any port of a host; which it is."""
+    for port in some_ports():
+        try:
+            socket.bind(f"tcp://{host}:{port}")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+        else:
+            return port
+    raise RuntimeError("no free port")
 
 
 class Bound(Protocol):

@@ -85,7 +85,7 @@ class RedisServer:
     def start(self) -> None:
         """Start, on the port of the last time where there was one, and wait until it answers."""
         for _ in range(20):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             if self._started(port):
                 self.port = port
                 return
@@ -177,13 +177,6 @@ def _binary() -> str:
     if found is None:
         raise RuntimeError("redis-server is missing: apt-get install redis-server")
     return found
-
-
-def _free_port() -> int:
-    """One whose cluster bus port (10,000 higher) exists too."""
-    while (port := free_port()) >= 55_000:
-        pass
-    return port
 
 
 def _yes(value: bool) -> str:

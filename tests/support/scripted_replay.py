@@ -9,6 +9,8 @@ from typing import Literal, Self
 
 import zmq
 
+from tests.support.publisher import bound_port
+
 END_SEQ = b"\xff" * 8
 END_MARKER = (b"", b"", END_SEQ, b"")
 
@@ -29,7 +31,10 @@ class ScriptedReplay:
         self._router = self._context.socket(zmq.ROUTER)
         self._router.set(zmq.LINGER, 0)
         try:
-            self._router.bind(f"tcp://127.0.0.1:{'*' if port is None else port}")
+            if port is None:
+                bound_port(self._router, "127.0.0.1")
+            else:
+                self._router.bind(f"tcp://127.0.0.1:{port}")
         except zmq.ZMQError:
             self._context.destroy(0)
             raise

@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 
 from deploy.engine.events import END_MARKER, EventPublisher
-from tests.support.cpu_engine import free_ports
+from tests.support.ports import free_ports
 
 LIMIT_S = 5.0
 
