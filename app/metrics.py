@@ -81,6 +81,7 @@ class Metrics:
         self._delivered.labels(model).inc(cached)
         self._delivered_prompt.labels(model).inc(prompt)
         if predicted is not None:
+            self._promised.labels(instance).inc(predicted)
             self._undelivered.labels(instance).inc(max(0, predicted - cached))
             self._unpredicted.labels(instance).inc(max(0, cached - predicted))
 
@@ -140,6 +141,9 @@ class Metrics:
         self._delivered = self._counter("delivered_tokens_total", "Tokens engines took from their cache", "model")
         self._delivered_prompt = self._counter(
             "delivered_prompt_tokens_total", "Prompt tokens of requests with such a report", "model"
+        )
+        self._promised = self._counter(
+            "promised_tokens_total", "Tokens promised in requests with such a report", "instance"
         )
         self._undelivered = self._counter(
             "undelivered_tokens_total", "Tokens promised that the engine computed after all", "instance"
