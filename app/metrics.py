@@ -85,6 +85,12 @@ class Metrics:
             self._undelivered.labels(instance).inc(max(0, predicted - cached))
             self._unpredicted.labels(instance).inc(max(0, cached - predicted))
 
+    def follow(self, worker: Worker) -> None:
+        """A worker's counters begin at 0: one that appears with its first count never seems to grow."""
+        for counter in (self._batches, self._replayed, self._gaps, self._missing):
+            counter.labels(*_names(worker))
+        self._resets.labels(*_names(worker), "gap")
+
     def batch(self, worker: Worker, replayed: bool) -> None:
         """An event batch was taken in."""
         self._batches.labels(*_names(worker)).inc()

@@ -46,3 +46,13 @@ def test_promised_tokens_are_those_of_requests_that_were_reported_on() -> None:
         chosen = asked[0]["instance"]
         assert f'kvroute_promised_tokens_total{{instance="{chosen}"}} 0.0' in run.http.get("/metrics").text
         assert run.metric(f'kvroute_unpredicted_tokens_total{{instance="{chosen}"}}') == 2
+
+
+def test_counters_of_a_worker_begin_at_zero_and_vanish_with_it() -> None:
+    counters = ("event_batches", "event_replayed_batches", "event_gaps", "event_missing_batches")
+    with two_instances() as (run, *_):
+        begun = [f'kvroute_{name}_total{{dp_rank="0",instance="a"}} 0.0' for name in counters]
+        begun.append('kvroute_worker_resets_total{dp_rank="0",instance="a",reason="gap"} 0.0')
+        assert set(begun) <= set(run.http.get("/metrics").text.splitlines())
+        run.http.delete("/instances/a").raise_for_status()
+        assert 'instance="a"' not in run.http.get("/metrics").text
