@@ -85,10 +85,10 @@ def _service(name: str, service: dict[str, Any], root: Path, volumes: set[str]) 
         else:
             mounts.append(Mount(root / source, target))
     networks = service.get("networks", {})
-    aliases = [options["aliases"] for options in networks.values() if options] if isinstance(networks, dict) else []
+    joined = [options or {} for options in networks.values()] if isinstance(networks, dict) else []
     return Service(
         name=name,
-        hosts=(name, *(alias for some in aliases for alias in some)),
+        hosts=(name, *(alias for options in joined for alias in options.get("aliases", []))),
         command=_command(name, service, root),
         environment={key: "" if value is None else str(value) for key, value in service.get("environment", {}).items()},
         mounts=tuple(mounts),
