@@ -32,6 +32,7 @@ class Supervised:
         self.health: Health = "starting"
         self.starts = 0
         self._process: asyncio.subprocess.Process | None = None
+        self._ended = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -60,6 +61,7 @@ class Supervised:
                 await self._end()
             if self.health != "starting":
                 self.health = "unhealthy"
+            self._ended.set()
             wait_s = FIRST_WAIT_S if time.monotonic() - began >= STEADY_S else wait_s
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -106,7 +108,16 @@ class Supervised:
             elif self.health == "healthy" and failures >= self.program.health.retries:
                 self.health = "unhealthy"
             self._bound_log()
-            await asyncio.sleep(self.program.health.interval_s if self.health == "healthy" else EAGER_S)
+            await self._pause(self.program.health.interval_s if self.health == "healthy" else EAGER_S)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Until the next check; a process that ended is looked after at once."""
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
+        self._ended.clear()
 
     async def _is_well(self) -> bool:
         if self.pid is None:

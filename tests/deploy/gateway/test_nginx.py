@@ -46,7 +46,10 @@ def test_a_request_goes_to_the_engine_that_holds_its_prefix(shared: Fleet, gatew
 
 
 def test_a_chat_goes_where_it_was_before(shared: Fleet, gateway: NginxProcess) -> None:
-    talk = [{"role": "system", "content": "You know a lot about lighthouses. " * 8}, {"role": "user", "content": "Tell."}]
+    talk = [
+        {"role": "system", "content": "You know a lot about lighthouses. " * 8},
+        {"role": "user", "content": "Tell."},
+    ]
     body = {"model": "tiny", "messages": talk, "max_completion_tokens": 4}
     first = gateway.http.post("/v1/chat/completions", json=body)
     assert first.status_code == 200, first.text
