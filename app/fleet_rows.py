@@ -16,7 +16,10 @@ _WORKER = ("instance", "dp_rank")
 
 
 class WorkerRow(NamedTuple):
-    """One worker at this moment. `blocks`: by medium (gpu, cpu, disk, other). `lag_s`: None before any batch."""
+    """One worker at this moment. `blocks`: by medium (gpu, cpu, disk, other). `lag_s`: None before any live batch.
+
+    `draining` is its instance's.
+    """
 
     worker: Worker
     state: str
@@ -26,6 +29,7 @@ class WorkerRow(NamedTuple):
     lag_s: float | None
     parked: int
     block_size_differs: bool
+    draining: bool = False
 
 
 class FleetRows(NamedTuple):
@@ -46,7 +50,7 @@ class FleetCollector(Collector):
         rows = self._rows()
         yield from _states(rows.workers)
         yield from _contents(rows.workers)
-        yield _mismatches(rows.workers)
+        yield from _instances(rows.workers)
         yield GaugeMetricFamily("kvroute_index_bytes", "Memory of the index, estimated", value=rows.index_bytes)
 
 
@@ -66,7 +70,9 @@ def _states(rows: Sequence[WorkerRow]) -> Iterable[Metric]:
 
 def _contents(rows: Sequence[WorkerRow]) -> Iterable[Metric]:
     blocks = _gauge("index_blocks", "Blocks or pages held", *_WORKER, "medium")
-    lag = _gauge("event_lag_seconds", "Age of the newest batch when it was applied, by the engine's clock", *_WORKER)
+    lag = _gauge(
+        "event_lag_seconds", "Age of the newest live batch when it was applied, by the engine's clock", *_WORKER
+    )
     parked = _gauge("worker_parked", "Blocks waiting for a parent that was never announced", *_WORKER)
     for row in rows:
         names = _names(row.worker)
@@ -78,15 +84,17 @@ def _contents(rows: Sequence[WorkerRow]) -> Iterable[Metric]:
     return blocks, lag, parked
 
 
-def _mismatches(rows: Sequence[WorkerRow]) -> Metric:
-    """By instance: 1 when any of its ranks announces blocks of another size than its settings say."""
-    differs: dict[str, bool] = {}
-    for row in rows:
-        differs[row.worker.instance] = differs.get(row.worker.instance, False) or row.block_size_differs
-    gauge = _gauge("block_size_mismatch", "1 when events show another block size than the settings", "instance")
-    for instance, value in differs.items():
-        gauge.add_metric([instance], float(value))
-    return gauge
+def _instances(rows: Sequence[WorkerRow]) -> Iterable[Metric]:
+    """By instance, which has what any of its ranks has."""
+    differs = _gauge("block_size_mismatch", "1 when events show another block size than the settings", "instance")
+    draining = _gauge("instance_draining", "1 while the instance gets no new requests on purpose", "instance")
+    for gauge, marked in (
+        (differs, {row.worker.instance for row in rows if row.block_size_differs}),
+        (draining, {row.worker.instance for row in rows if row.draining}),
+    ):
+        for name in dict.fromkeys(row.worker.instance for row in rows):
+            gauge.add_metric([name], float(name in marked))
+    return differs, draining
 
 
 def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:

@@ -81,6 +81,7 @@ class Following:
     def enter(self, tracked: TrackedWorker) -> None:
         """Make a worker known to the index, with all that is known of its engine."""
         facts = self._instance.facts
+        self._around.metrics.follow(tracked.worker)
         self._around.index.add(tracked.worker, self.spec())
         self._around.index.hint(tracked.worker, facts.dynamo_format, facts.adapters)
 

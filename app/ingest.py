@@ -139,7 +139,8 @@ class WorkerIngest:
             self._lost_part()
             self._save(seq, payload, None, [])
             return
-        tracked.lag_s = max(0.0, time.time() - batch.ts)
+        if not replayed:  # a batch out of the replay is old, and says nothing of how far behind the stream is
+            tracked.lag_s = max(0.0, time.time() - batch.ts)
         tracked.usable_batches += 1
         if self._check is not None:
             batch = self._check.judged(batch)

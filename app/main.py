@@ -126,6 +126,7 @@ def _row(service: Service, instance: Instance, tracked: TrackedWorker) -> Worker
         tracked.lag_s,
         index.parked(worker),
         declared is not None and seen is not None and declared != seen,
+        instance.draining,
     )
 
 

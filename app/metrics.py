@@ -81,8 +81,15 @@ class Metrics:
         self._delivered.labels(model).inc(cached)
         self._delivered_prompt.labels(model).inc(prompt)
         if predicted is not None:
+            self._promised.labels(instance).inc(predicted)
             self._undelivered.labels(instance).inc(max(0, predicted - cached))
             self._unpredicted.labels(instance).inc(max(0, cached - predicted))
+
+    def follow(self, worker: Worker) -> None:
+        """A worker's counters begin at 0: one that appears with its first count never seems to grow."""
+        for counter in (self._batches, self._replayed, self._gaps, self._missing):
+            counter.labels(*_names(worker))
+        self._resets.labels(*_names(worker), "gap")
 
     def batch(self, worker: Worker, replayed: bool) -> None:
         """An event batch was taken in."""
@@ -140,6 +147,9 @@ class Metrics:
         self._delivered = self._counter("delivered_tokens_total", "Tokens engines took from their cache", "model")
         self._delivered_prompt = self._counter(
             "delivered_prompt_tokens_total", "Prompt tokens of requests with such a report", "model"
+        )
+        self._promised = self._counter(
+            "promised_tokens_total", "Tokens promised in requests with such a report", "instance"
         )
         self._undelivered = self._counter(
             "undelivered_tokens_total", "Tokens promised that the engine computed after all", "instance"

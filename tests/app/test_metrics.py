@@ -37,12 +37,14 @@ DOCUMENTED = {
     "state_lag_batches": set(),
     "tokenise_failures_total": {"model", "kind"},
     "unknown_candidates_total": set(),
+    "promised_tokens_total": {"instance"},
     "undelivered_tokens_total": {"instance"},
     "unpredicted_tokens_total": {"instance"},
     "events_skipped_total": {"instance", "reason"},
     "event_missing_batches_total": {"instance", "dp_rank"},
     "worker_parked": {"instance", "dp_rank"},
     "block_size_mismatch": {"instance"},
+    "instance_draining": {"instance"},
 }
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -137,6 +139,7 @@ def test_the_difference_between_promise_and_delivery_shows_by_instance(
     metrics.delivered("m", "a", 10, cached, predicted)
     assert value(metrics, "delivered_tokens_total", model="m") == cached
     assert value(metrics, "delivered_prompt_tokens_total", model="m") == 10
+    assert value(metrics, "promised_tokens_total", instance="a") == predicted
     assert value(metrics, "undelivered_tokens_total", instance="a") == undelivered
     assert value(metrics, "unpredicted_tokens_total", instance="a") == unpredicted
 
@@ -200,3 +203,10 @@ def test_one_rank_with_another_block_size_marks_its_instance() -> None:
     metrics = Metrics()
     metrics.watch(lambda: FleetRows([ROW._replace(block_size_differs=True), ROW._replace(worker=A1)], 0))
     assert value(metrics, "block_size_mismatch", instance="a/ü") == 1
+
+
+def test_draining_marks_an_instance_and_no_other() -> None:
+    metrics = Metrics()
+    metrics.watch(lambda: FleetRows([ROW, ROW._replace(worker=B0, draining=True)], 0))
+    assert value(metrics, "instance_draining", instance="a/ü") == 0
+    assert value(metrics, "instance_draining", instance="b") == 1
