@@ -36,7 +36,7 @@ stack: $(STAMP) packages  ## routers, engines, gateway, Redis, Prometheus of doc
 	@exec $(PYTHON) -m deploy.stack $(ARGS)
 
 test: $(STAMP) test-packages  ## every test, with branch coverage; or some: make test ARGS=tests/index
-	$(PYTHON) -m pytest -n 3 --cov --cov-report=term:skip-covered $(or $(ARGS),--cov-fail-under=$(COVERAGE))
+	$(PYTHON) -m pytest -n 3 --dist loadgroup --cov --cov-report=term:skip-covered $(or $(ARGS),--cov-fail-under=$(COVERAGE))
 
 check: $(STAMP) check-compose  ## format, lint, types, import directions, installed versions
 	$(PYTHON) -m ruff format --check .

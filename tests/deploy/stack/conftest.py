@@ -9,7 +9,7 @@ import pytest
 from tests.deploy.stack.running import RunningStack
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def one_stack() -> Iterator[RunningStack]:
     with RunningStack() as stack:
         yield stack

@@ -42,7 +42,7 @@ class RunningStack:
                 start_new_session=True,
             )
         try:
-            self.wait(lambda: self.all_healthy(), START_S)
+            self.wait(self.all_healthy, START_S)
         except BaseException:
             self.__exit__(None, None, None)
             raise
