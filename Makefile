@@ -38,11 +38,12 @@ stack: $(STAMP) packages  ## routers, engines, gateway, Redis, Prometheus of doc
 test: $(STAMP) test-packages  ## every test, with branch coverage; or some: make test ARGS=tests/index
 	$(PYTHON) -m pytest -n 3 --dist loadgroup --cov --cov-report=term:skip-covered $(or $(ARGS),--cov-fail-under=$(COVERAGE))
 
-check: $(STAMP) check-compose  ## format, lint, types, import directions, installed versions
+check: $(STAMP) check-compose  ## format, lint, types, import directions, container files, installed versions
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
+	.venv/bin/hadolint deploy/docker/*.Dockerfile
 	$(PIP) check
 
 check-compose: $(STAMP)  ## docker-compose.yml read by a real compose, in both profiles

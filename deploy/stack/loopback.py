@@ -14,6 +14,7 @@ from deploy.stack.failure import StackFailed
 
 HOST = "127.0.0.1"
 _TRIES = 100
+_LAST_PORT = 65_535
 _VENV = "/opt/kvroute/bin/"
 """Where our images keep what .venv/bin holds here."""
 
@@ -89,9 +90,11 @@ def taken_ports(first: int, count: int) -> list[int]:
 
 
 def _is_free(port: int) -> bool:
+    if not 0 < port <= _LAST_PORT:
+        return False
     try:
         socket.create_server((HOST, port)).close()
-    except (OSError, OverflowError):
+    except OSError:
         return False
     return True
 

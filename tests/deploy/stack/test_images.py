@@ -1,7 +1,7 @@
 """What the Dockerfiles do, done here: there is no container engine where the tests run.
 
-The commands of the build stage run in an empty folder that gets what COPY names; then the last stage's ENTRYPOINT and CMD
-are started, and its HEALTHCHECK must end well.
+The commands of the build stage run in an empty folder that gets what COPY names; then the last stage's ENTRYPOINT and
+CMD are started, and its HEALTHCHECK must end well.
 """
 
 from __future__ import annotations
