@@ -1,4 +1,4 @@
-"""A real Prometheus for tests, on a free port of 127.0.0.1, with rules and scrape settings as they are in deploy/prometheus.
+"""A real Prometheus for tests, on a free port of 127.0.0.1, with the settings and rules of deploy/prometheus.
 
     with PrometheusServer(config, {"router-0:8900": "127.0.0.1:40001"}) as server:
         server.value("sum(kvroute_prompt_tokens_total)")
