@@ -10,20 +10,18 @@ import httpx
 import pytest
 
 from tests.deploy.gateway.conftest import Fleet
-from tests.deploy.gateway.nginx_process import IS_INSTALLED, NginxProcess
-from tests.deploy.gateway.stack import addresses, cached, completion, prompt
+from tests.deploy.gateway.nginx_process import INSTALL, IS_INSTALLED, NginxProcess
+from tests.deploy.gateway.stack import addresses, cached, completion, prompt, urls
 from tests.support.service import wait_until
 
-pytestmark = [
-    pytest.mark.skipif(not IS_INSTALLED, reason="needs nginx with njs: apt-get install nginx libnginx-mod-http-js"),
-]
+pytestmark = pytest.mark.skipif(not IS_INSTALLED, reason=INSTALL)
 ENGINES = ("vllm-0", "vllm-1", "sglang-0")
 
 
 @pytest.fixture(scope="module")
 def gateway(shared: Fleet) -> Iterator[NginxProcess]:
     """nginx before the shared fleet."""
-    with NginxProcess(addresses([shared.router], [shared.engines[name].url for name in ENGINES])) as process:
+    with NginxProcess(addresses(urls([shared.router]), [shared.engines[name].url for name in ENGINES])) as process:
         yield process
 
 
@@ -46,7 +44,10 @@ def test_a_request_goes_to_the_engine_that_holds_its_prefix(shared: Fleet, gatew
 
 
 def test_a_chat_goes_where_it_was_before(shared: Fleet, gateway: NginxProcess) -> None:
-    talk = [{"role": "system", "content": "You know a lot about lighthouses. " * 8}, {"role": "user", "content": "Tell."}]
+    talk = [
+        {"role": "system", "content": "You know a lot about lighthouses. " * 8},
+        {"role": "user", "content": "Tell."},
+    ]
     body = {"model": "tiny", "messages": talk, "max_completion_tokens": 4}
     first = gateway.http.post("/v1/chat/completions", json=body)
     assert first.status_code == 200, first.text
