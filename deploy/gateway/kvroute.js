@@ -72,8 +72,8 @@ async function route(r, exclude) {
     }
     v.kvroute_model = typeof body.asked.model === 'string' ? body.asked.model.slice(0, 512) : '';
     v.kvroute_prompts = promptsIn(body.asked);
-    const question = questionOf(body.asked, v.kvroute_session, exclude);
-    const reply = await r.subrequest('/_kvroute/route', {method: 'POST', body: JSON.stringify(question)});
+    v.kvroute_question = JSON.stringify(questionOf(body.asked, v.kvroute_session, exclude));
+    const reply = await r.subrequest('/_kvroute/route', {method: 'POST'});
     const answer = objectOf(reply.responseText);
     if (reply.status === 404 && answer && Array.isArray(answer.models)) {
         return refuse(r, 404, 'no engine serves this model', 'model_not_found', 'model');

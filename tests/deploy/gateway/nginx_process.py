@@ -24,6 +24,7 @@ NGINX = os.environ.get("TEST_NGINX") or shutil.which("nginx", path="/usr/sbin:/u
 DEBIAN_MODULE = "/usr/lib/nginx/modules/ngx_http_js_module.so"
 MODULE = os.environ.get("TEST_NGINX_MODULE", DEBIAN_MODULE)
 IS_INSTALLED = NGINX is not None and Path(MODULE).exists()
+INSTALL = "needs nginx with njs: apt-get install nginx libnginx-mod-http-js"
 PATIENT = {
     "proxy_connect_timeout 60ms": "proxy_connect_timeout 5s",
     "proxy_read_timeout 150ms": "proxy_read_timeout 5s",

@@ -13,13 +13,13 @@ NAMES = ("vllm-0:8000", "vllm-1:8000", "sglang-0:30000")
 HASHES = {"hash_algorithm": "sha256_cbor", "hash_seed": "0"}
 
 
-def address(url: object) -> str:
+def address(url: str) -> str:
     """host:port of a URL."""
-    return str(url).partition("://")[2].rstrip("/")
+    return url.partition("://")[2].rstrip("/")
 
 
 def instance(name: str, engine: CpuEngine | EngineProcess, kind: str = "vllm", model: str = "tiny") -> dict[str, Any]:
-    """An engine in the router's settings. A process has no event sources to ask for in SGLang's face only."""
+    """An engine in the router's settings."""
     return {"id": name, "engine": kind, "model": model, "url": engine.url}
 
 
@@ -28,9 +28,14 @@ def router(instances: list[dict[str, Any]], **sections: Any) -> RouterProcess:
     return RouterProcess(fleet(*instances, **sections))
 
 
-def addresses(routers: list[RouterProcess], engines: list[str]) -> dict[str, str]:
+def urls(routers: list[RouterProcess]) -> list[str]:
+    """Where they listen."""
+    return [str(one.http.base_url) for one in routers]
+
+
+def addresses(routers: list[str], engines: list[str]) -> dict[str, str]:
     """What stands for each name in the gateway's files. With fewer engines or routers the last stands for the rest."""
-    named = {f"router-{n}:8900": address(routers[min(n, len(routers) - 1)].http.base_url) for n in (0, 1)}
+    named = {f"router-{n}:8900": address(routers[min(n, len(routers) - 1)]) for n in (0, 1)}
     return named | {name: address(engines[min(n, len(engines) - 1)]) for n, name in enumerate(NAMES)}
 
 

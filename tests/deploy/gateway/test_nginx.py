@@ -10,20 +10,18 @@ import httpx
 import pytest
 
 from tests.deploy.gateway.conftest import Fleet
-from tests.deploy.gateway.nginx_process import IS_INSTALLED, NginxProcess
-from tests.deploy.gateway.stack import addresses, cached, completion, prompt
+from tests.deploy.gateway.nginx_process import INSTALL, IS_INSTALLED, NginxProcess
+from tests.deploy.gateway.stack import addresses, cached, completion, prompt, urls
 from tests.support.service import wait_until
 
-pytestmark = [
-    pytest.mark.skipif(not IS_INSTALLED, reason="needs nginx with njs: apt-get install nginx libnginx-mod-http-js"),
-]
+pytestmark = pytest.mark.skipif(not IS_INSTALLED, reason=INSTALL)
 ENGINES = ("vllm-0", "vllm-1", "sglang-0")
 
 
 @pytest.fixture(scope="module")
 def gateway(shared: Fleet) -> Iterator[NginxProcess]:
     """nginx before the shared fleet."""
-    with NginxProcess(addresses([shared.router], [shared.engines[name].url for name in ENGINES])) as process:
+    with NginxProcess(addresses(urls([shared.router]), [shared.engines[name].url for name in ENGINES])) as process:
         yield process
 
 
