@@ -65,7 +65,7 @@ async def _interruptible(options: argparse.Namespace, folder: Path) -> None:
 
 
 async def _run(options: argparse.Namespace, folder: Path) -> None:
-    env_file = ROOT / ".env" if (ROOT / ".env").exists() else ROOT / ".env.example"
+    env_file: Path = options.env_file or (ROOT / ".env" if (ROOT / ".env").exists() else ROOT / ".env.example")
     variables = read_variables(env_file)
     services = _runnable(read_services(ROOT / "docker-compose.yml", variables, PROFILE))
     _check_model(variables)
@@ -85,7 +85,7 @@ async def _check(stack: Stack, screen: Console, model: str) -> None:
     took_s = await stack.healthy(START_S)
     screen.print(stack.table())
     screen.print(f"All health checks green after {took_s:.1f} s.")
-    for sentence in await tried(stack.url("gateway"), stack.url("prometheus"), model):
+    for sentence in await tried(stack.url, model):
         screen.print(sentence)
 
 
@@ -149,6 +149,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m deploy.stack", description=__doc__)
     add: Callable[..., object] = parser.add_argument
     add("--check", action="store_true", help="start, wait for all health checks, send a few requests, end")
+    add("--env-file", type=Path, metavar="FILE", help="the variables; .env, else .env.example, when not given")
     add("--first-port", type=int, help="ports from here on, in the table's order; a free run when not given")
     add("--describe", type=Path, metavar="FILE", help="keep pids, addresses and health in FILE, as JSON")
     return parser.parse_args()

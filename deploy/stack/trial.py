@@ -16,14 +16,15 @@ _WORDS = "Prefixes that an engine holds need not be computed again. " * 20
 _TRIES, _PAUSE_S = 20, 0.25
 
 
-async def tried(gateway: str, prometheus: str, model: str) -> list[str]:
-    """Sentences about what was seen. StackFailed when an answer is wrong, or after `LIMIT_S`."""
+async def tried(url: Callable[[str], str], model: str) -> list[str]:
+    """Sentences about what was seen; `url` of a service. StackFailed when an answer is wrong, or after `LIMIT_S`."""
     try:
         async with asyncio.timeout(LIMIT_S), httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
             return [
-                await _reuses(client, gateway, model),
-                await _streams(client, gateway, model),
-                await _is_scraped(client, prometheus),
+                await _reuses(client, url("gateway"), model),
+                await _streams(client, url("gateway"), model),
+                await _stores(client, [url("router-0"), url("router-1")]),
+                await _is_scraped(client, url("prometheus")),
             ]
     except TimeoutError:
         raise StackFailed(f"the requests were not answered within {LIMIT_S:g} s") from None
@@ -36,12 +37,13 @@ async def _reuses(client: httpx.AsyncClient, gateway: str, model: str) -> str:
     prompt = f"{time.time_ns()} {_WORDS}"
     for number in range(1, _TRIES + 1):
         body = {"model": model, "prompt": prompt, "max_tokens": 4}
-        usage = _json(await client.post(f"{gateway}/v1/completions", json=body))["usage"]
+        answer = await client.post(f"{gateway}/v1/completions", json=body)
+        usage = _json(answer)["usage"]
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        if 2 * cached > usage["prompt_tokens"]:
+        if 2 * cached > usage["prompt_tokens"] and answer.headers.get("x-kvroute-instance"):
             return f"A prompt sent {number} times: {cached} of its {usage['prompt_tokens']} tokens came from a cache."
         await asyncio.sleep(_PAUSE_S)
-    raise StackFailed(f"a prompt sent {_TRIES} times was never computed from a cache")
+    raise StackFailed(f"a prompt sent {_TRIES} times was never routed to where it is cached")
 
 
 async def _streams(client: httpx.AsyncClient, gateway: str, model: str) -> str:
@@ -53,6 +55,17 @@ async def _streams(client: httpx.AsyncClient, gateway: str, model: str) -> str:
     if not lines or lines[-1] != "data: [DONE]":
         raise StackFailed(f"a streamed chat did not end: {lines[-1:]}")
     return f"A chat streamed through the gateway: {len(lines) - 1} parts."
+
+
+async def _stores(client: httpx.AsyncClient, routers: list[str]) -> str:
+    """Redis takes what the routers write. A batch counts for the one that wrote it first."""
+
+    async def nobody() -> list[str]:
+        pages = [(await client.get(f"{router}/metrics")).text for router in routers]
+        return [] if any(_total(page, "kvroute_state_writes_total") for page in pages) else routers
+
+    await _until(nobody, "nothing was stored in Redis by")
+    return "The routers' state is in Redis."
 
 
 async def _is_scraped(client: httpx.AsyncClient, prometheus: str) -> str:
@@ -73,6 +86,11 @@ async def _until(faults: Callable[[], Awaitable[list[str]]], otherwise: str) -> 
             return
         await asyncio.sleep(_PAUSE_S)
     raise StackFailed(f"{otherwise}: {', '.join(left)}")
+
+
+def _total(page: str, metric: str) -> float:
+    lines = [line for line in page.splitlines() if line.startswith((f"{metric} ", f"{metric}{{"))]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 def _json(answer: httpx.Response) -> dict[str, Any]:

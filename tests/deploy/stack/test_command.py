@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from deploy.stack.__main__ import START_S
+from deploy.stack.variables import read_variables
 from tests.deploy.stack.running import RunningStack
 from tests.support.cpu_engine import free_ports
 
@@ -53,6 +54,31 @@ def test_the_trial_run_ends_well_and_in_time() -> None:
     assert took_s < START_S
     assert "tokens came from a cache" in done.stdout
     assert "Prometheus scrapes" in done.stdout
+
+
+def test_secrets_and_names_of_an_env_file_reach_every_service_that_needs_them(tmp_path: Path) -> None:
+    """Requests pass with a token, Redis takes the routers' password, engines and fleet agree on another model."""
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text((ROOT / "deploy/stack/fleet.yaml").read_text().replace("tiny", "another"))
+    changed = {
+        "KVROUTE_TOKEN": "a-token",
+        "REDIS_PASSWORD": "a_password-1",
+        "MODEL": "another",
+        "FLEET_FILE": str(fleet),
+    }
+    env_file = tmp_path / "env"
+    variables = read_variables(ROOT / ".env.example") | changed
+    env_file.write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
+    done = command("--check", "--env-file", str(env_file), timeout_s=START_S + 60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_model_that_the_fleet_does_not_name_is_refused(tmp_path: Path) -> None:
+    env_file = tmp_path / "env"
+    env_file.write_text((ROOT / ".env.example").read_text().replace("MODEL=tiny", "MODEL=other"))
+    done = command("--check", "--env-file", str(env_file))
+    assert done.returncode == 1
+    assert "MODEL=other, but" in done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="who is not root has tried it so in the test before")
