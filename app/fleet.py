@@ -110,21 +110,24 @@ class Instance:
         return model == self.settings.model or (model in self.facts.models and model not in self.facts.adapters)
 
     def state_of(self, tracked: TrackedWorker, now: float) -> WorkerState:
-        """The worker's state. An instance without events is live while it answers over HTTP."""
+        """The worker's state. An instance without events is live while it answers over HTTP; one that died is gone."""
+        if self._is_gone(tracked, now):
+            return WorkerState.GONE
         if tracked.refused or self.unusable is not None:
             return WorkerState.REFUSED
-        if tracked.link_up:
+        if tracked.link_up or (self.reachable and not self._has_events(tracked)):
             return WorkerState.LIVE
-        follows_events = tracked.link_lost_at is not None or self.settings.events is not None or bool(self.facts.events)
-        if self.reachable and not follows_events:
-            return WorkerState.LIVE
+        return WorkerState.CONNECTING
+
+    def _is_gone(self, tracked: TrackedWorker, now: float) -> bool:
+        if tracked.link_up or self.reachable:
+            return False
         lost_link = tracked.link_lost_at is not None and now - tracked.link_lost_at > GONE_AFTER_S
         lost_http = self.unreachable_since is not None and now - self.unreachable_since > GONE_AFTER_S
-        if lost_link and not self.reachable:
-            return WorkerState.GONE
-        if lost_http and not follows_events:
-            return WorkerState.GONE
-        return WorkerState.CONNECTING
+        return lost_link or (lost_http and not self._has_events(tracked))
+
+    def _has_events(self, tracked: TrackedWorker) -> bool:
+        return tracked.link_lost_at is not None or self.settings.events is not None or bool(self.facts.events)
 
     def state(self, now: float) -> WorkerState:
         """The instance's state: refused when a rank is, live when one is, gone when all are."""

@@ -25,7 +25,8 @@ INTERVAL = "2s"
 class ObservedStack:
     """Routers and engines under the names that prometheus.yml gives them."""
 
-    def __init__(self, routers: dict[str, RouterProcess], engines: dict[str, CpuEngine]) -> None:
+    def __init__(self, routers: dict[str, RouterProcess], engines: dict[str, CpuEngine], redis: RedisServer) -> None:
+        self.redis = redis
         self.routers = routers
         self.engines = engines
         self._random = random.Random(4)
@@ -53,10 +54,6 @@ class ObservedStack:
         for name, engine in self.engines.items():
             for router in self.routers.values():
                 drained(engine, lambda rank, r=router, n=name: r.worker(n)["seq"])  # type: ignore[misc]
-
-    def counted(self, name: str) -> float:
-        """A counter's sum over the routers, read from themselves."""
-        return sum(router.metric(f"kvroute_{name}_total{{") for router in self.routers.values())
 
     def _serve_one(self, router: RouterProcess) -> None:
         tokens = self._random.choice(self._systems) + self._text(self._random.randint(10, 60))
@@ -89,7 +86,7 @@ def observed_stack() -> Iterator[ObservedStack]:
         for router in routers.values():
             router.wait_until_ready()
             router.wait(lambda r=router: all(r.worker(name)["state"] == "live" for name in engines), 20.0)  # type: ignore[misc]
-        yield ObservedStack(routers, engines)
+        yield ObservedStack(routers, engines, redis)
 
 
 @contextmanager

@@ -80,6 +80,12 @@ def test_recorded_names_are_level_metric_operations_and_unique() -> None:
     assert len(names) == len(set(names))
 
 
+def test_recorded_series_that_the_docs_name_are_recorded() -> None:
+    named = set(re.findall(r"`([a-z_]+:[a-z_]+:[a-z0-9_]+)`", (ROOT / "docs" / "metrics.md").read_text()))
+    assert len(named) > 8
+    assert named <= {rule["record"] for rule in rules("recording.rules.yml")}
+
+
 @pytest.fixture(scope="module")
 def exported() -> Iterator[set[str]]:
     """The names of all series that a router and both engines can have."""
