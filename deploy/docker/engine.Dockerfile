@@ -16,7 +16,8 @@ COPY store store
 RUN /opt/kvroute/bin/pip install --no-cache-dir --constraint requirements.lock setuptools \
  && /opt/kvroute/bin/pip install --no-cache-dir --no-build-isolation --constraint requirements.lock . \
  && if [ "$WITH_TORCH" = 1 ]; then \
-        /opt/kvroute/bin/pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" "torch==$TORCH_VERSION"; \
+        /opt/kvroute/bin/pip install --no-cache-dir --constraint requirements.lock \
+            --extra-index-url "$TORCH_INDEX" "torch==$TORCH_VERSION"; \
     fi \
  && /opt/kvroute/bin/pip uninstall --yes setuptools pip
 

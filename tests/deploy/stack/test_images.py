@@ -19,6 +19,8 @@ import pytest
 from deploy.stack.dockerfile import Instruction, Stage, last, stages
 from tests.support.cpu_engine import free_ports
 
+pytestmark = pytest.mark.xdist_group("stack")  # not beside the tests that wait for a whole stack
+
 ROOT = Path(__file__).parents[3]
 BUILD_S, START_S = 400.0, 40.0
 
