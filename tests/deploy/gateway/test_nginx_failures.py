@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.deploy.gateway.nginx_process import INSTALL, IS_INSTALLED, NginxProcess
+from tests.deploy.gateway.nginx_process import INSTALL, IS_INSTALLED, PATIENT, NginxProcess
 from tests.deploy.gateway.stack import HASHES, addresses, completion, instance, prompt, router, urls
 from tests.support.cpu_engine import CpuEngine, EngineProcess, cpu_engine
 from tests.support.ports import free_port
@@ -94,18 +94,18 @@ def test_hanging_routers_cost_a_bounded_time(engines: list[CpuEngine]) -> None:
             assert answer.headers["x-kvroute-fallback"] in ("slow", "unreachable")
         for one in both:
             one.resume()
-        wait_until(lambda: "x-kvroute-fallback" not in ask(gateway).headers, 10.0, gateway.log)
+        wait_until(lambda: "x-kvroute-fallback" not in ask(gateway).headers, 30.0, gateway.log)
 
 
 def test_a_router_that_hangs_after_it_chose_delays_no_answer(engines: list[CpuEngine]) -> None:
+    changes = {before: after for before, after in PATIENT.items() if "100ms" not in before}  # that of reports stays
     with (
         cpu_engine("vllm", **{**HASHES, "decode_us": 100_000.0}) as slow,
         routers([slow], 1) as one,
-        NginxProcess(addresses(urls(one), [slow.url]), changes={}) as gateway,
+        NginxProcess(addresses(urls(one), [slow.url]), changes=changes) as gateway,
         gateway.http.stream("POST", "/v1/completions", json=completion(prompt(1), stream=True, max_tokens=8)) as answer,
     ):
-        if "x-kvroute-fallback" in answer.headers:
-            pytest.skip("this machine is too busy for the router to answer within 150 ms")
+        assert "x-kvroute-fallback" not in answer.headers
         pieces = answer.iter_raw()
         next(pieces)
         one[0].pause()
