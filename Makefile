@@ -1,5 +1,5 @@
-# The project's commands. System packages needed: python3 (3.11 or later), make, and for the tests redis-server (root gets
-# it installed); everything else goes into .venv.
+# The project's commands. System packages needed: python3 (3.11 or later) and make; for the tests and `make stack` those in
+# PACKAGES too (root gets them installed, others are told); everything else goes into .venv.
 
 CONFIG ?= deploy/fleet.example.yaml
 HOST ?= 127.0.0.1
@@ -13,14 +13,18 @@ PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 STAMP := .venv/.installed
 
-.PHONY: help install run demo test check bench lock clean redis
+# What the tests and the stack run, and what checks docker-compose.yml. Their services are not started.
+PACKAGES := redis-server redis-tools nginx libnginx-mod-http-js prometheus wget
+COMPOSE_PACKAGES := docker-compose
+
+.PHONY: help install run demo stack test check check-compose bench lock clean packages test-packages
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
 
-install: $(STAMP)  ## make .venv with the locked packages and this project in it; redis-server for the tests
-	@sh deploy/install_redis.sh optional
+install: $(STAMP)  ## make .venv with the locked packages and this project in it; what the tests and the stack run
+	@sh deploy/install_packages.sh --optional $(PACKAGES)
 
 run: $(STAMP)  ## start the router: make run CONFIG=fleet.yaml HOST=0.0.0.0 PORT=8900
 	@exec .venv/bin/kvroute serve --config "$(CONFIG)" --host "$(HOST)" --port "$(PORT)"
@@ -28,17 +32,28 @@ run: $(STAMP)  ## start the router: make run CONFIG=fleet.yaml HOST=0.0.0.0 PORT
 demo: $(STAMP)  ## show cache-aware routing from end to end: make demo ARGS=--keep
 	@exec $(PYTHON) -m deploy.demo $(ARGS)
 
-test: $(STAMP) redis  ## every test, with branch coverage; or some: make test ARGS=tests/index
-	$(PYTHON) -m pytest -n 3 --cov --cov-report=term:skip-covered $(or $(ARGS),--cov-fail-under=$(COVERAGE))
+stack: $(STAMP) packages  ## routers, engines, gateway, Redis, Prometheus of docker-compose.yml without containers: make stack ARGS=--check
+	@exec $(PYTHON) -m deploy.stack $(ARGS)
 
-check: $(STAMP)  ## format, lint, types, import directions, installed versions
+test: $(STAMP) test-packages  ## every test, with branch coverage; or some: make test ARGS=tests/index
+	$(PYTHON) -m pytest -n 3 --dist loadgroup --cov --cov-report=term:skip-covered $(or $(ARGS),--cov-fail-under=$(COVERAGE))
+
+check: $(STAMP) check-compose  ## format, lint, types, import directions, container files, installed versions
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
+	.venv/bin/hadolint deploy/docker/*.Dockerfile
 	$(PIP) check
 
-bench: $(STAMP) redis  ## every script in benchmarks/ (but servers that one of them starts)
+check-compose: $(STAMP)  ## docker-compose.yml read by a real compose, in both profiles
+	@if [ "$$(id -u)" -eq 0 ] || command -v docker-compose >/dev/null; then \
+		sh deploy/install_packages.sh $(COMPOSE_PACKAGES) && $(PYTHON) -m deploy.stack.compose_check; \
+	else \
+		echo "docker-compose.yml is not checked: there is no docker-compose (sudo apt-get install docker-compose)"; \
+	fi
+
+bench: $(STAMP) packages  ## every script in benchmarks/ (but servers that one of them starts)
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v _server.py); do \
 		name=$$(basename "$$script" .py); \
 		echo "== $$name"; \
@@ -51,8 +66,11 @@ lock: $(PYTHON)  ## resolve pyproject.toml anew into requirements.lock (needs th
 	build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra dev \
 		--no-annotate --no-header --output-file requirements.lock pyproject.toml
 
-redis:
-	@sh deploy/install_redis.sh
+packages:
+	@sh deploy/install_packages.sh $(PACKAGES)
+
+test-packages:
+	@sh deploy/install_packages.sh $(PACKAGES) $(COMPOSE_PACKAGES)
 
 clean:  ## remove .venv, caches and build products
 	rm -rf .venv build dist *.egg-info .coverage .coverage.* htmlcov

@@ -171,7 +171,7 @@ class Listener:
         events.set(zmq.TCP_KEEPALIVE_INTVL, 5)
         events.set(zmq.TCP_KEEPALIVE_CNT, 3)
         events.set(zmq.RECONNECT_IVL, 100)
-        events.set(zmq.RECONNECT_IVL_MAX, 2_000)
+        events.set(zmq.RECONNECT_IVL_MAX, 500)  # a restarted engine's old blocks are claimed until then
         monitor: Socket = events.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._monitor = monitor
         self._watch(monitor)

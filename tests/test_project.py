@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -69,7 +68,9 @@ def test_the_lock_names_exact_versions_and_nothing_else() -> None:
         assert re.fullmatch(r"[a-z0-9-]+==[0-9a-z.+]+( ; [^@/]+)?", line), line
 
 
-@pytest.mark.parametrize("target", ["install", "run", "demo", "test", "check", "bench", "clean", "lock"])
+@pytest.mark.parametrize(
+    "target", ["install", "run", "demo", "stack", "test", "check", "check-compose", "bench", "clean", "lock"]
+)
 def test_make_knows_the_command(target: str) -> None:
     assert re.search(rf"^{target}:", text_of("Makefile"), re.MULTILINE)
 
@@ -126,38 +127,3 @@ def test_no_file_is_larger_than_a_megabyte() -> None:
 def test_golden_data_stays_small() -> None:
     files = (ROOT / "tests" / "golden").rglob("*")
     assert sum(path.stat().st_size for path in files if path.is_file()) <= MAX_GOLDEN_BYTES
-
-
-def test_the_compose_file_mounts_and_builds_what_exists() -> None:
-    compose = yaml.safe_load(text_of("docker-compose.yml"))
-    assert (ROOT / compose["services"]["kvroute"]["build"]["dockerfile"]).is_file()
-    for service in compose["services"].values():
-        for volume in service["volumes"]:
-            source = re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", volume).split(":")[0]
-            assert source in compose["volumes"] or (ROOT / source).is_file(), source
-
-
-def test_the_example_of_an_environment_file_sets_what_the_compose_file_asks_for() -> None:
-    asked = set(re.findall(r"(?<!\$)\$\{([A-Z_]+)", text_of("docker-compose.yml")))
-    lines = [line.partition("=") for line in text_of(".env.example").splitlines() if not line.startswith("#")]
-    assert {name for name, _, _ in lines} == asked
-    assert load_settings(None, {name: value for name, _, value in lines})
-
-
-def test_the_compose_file_starts_redis_with_a_password_that_the_router_knows() -> None:
-    services = yaml.safe_load(text_of("docker-compose.yml"))["services"]
-    url = services["kvroute"]["environment"]["KVROUTE_STATE"].replace(
-        "${REDIS_PASSWORD:?copy .env.example to .env}", "x"
-    )
-    assert load_settings(None, {"KVROUTE_STATE": url}).state.get_secret_value() == "redis://:x@redis:6379/0"
-    written = services["redis"]["command"][2].partition(" >")[0].replace("$$", "$")
-    conf = subprocess.run(
-        ["sh", "-c", written], env={"REDIS_PASSWORD": "x"}, capture_output=True, text=True, check=True
-    )
-    assert conf.stdout.splitlines()[:2] == ["requirepass x", "appendonly yes"]
-
-
-def test_prometheus_scrapes_the_port_that_the_container_serves() -> None:
-    scrape = yaml.safe_load(text_of("deploy/prometheus.yml"))["scrape_configs"]
-    assert scrape[0]["static_configs"][0]["targets"] == ["kvroute:8900"]
-    assert "EXPOSE 8900" in text_of("deploy/Dockerfile")

@@ -35,6 +35,20 @@ async def test_a_restart_in_place_is_a_new_process(context: zmq.asyncio.Context,
     assert [s.up for s in follower.signals if isinstance(s, Link)] == [True, False, True]
 
 
+async def test_an_engine_that_was_away_for_long_is_met_within_a_second_of_its_return(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    async with following(context, source_of(publisher)) as follower:
+        await subscribed(publisher)
+        publisher.publish(batch())
+        await follower.holds(0)
+        await asyncio.to_thread(publisher.stop)
+        await follower.until(lambda: [s.up for s in follower.signals if isinstance(s, Link)] == [True, False])
+        await asyncio.sleep(3.8)  # with waits that double up to 2 s the next try would be 1.3 s away, or more
+        await asyncio.to_thread(publisher.restart)
+        await follower.until(lambda: not follower.held, timeout_s=1.0)
+
+
 @pytest.mark.parametrize("missed", [1, 2, 6])
 @pytest.mark.parametrize("fingerprints", [True, False])
 @pytest.mark.parametrize("replay", [True, False])

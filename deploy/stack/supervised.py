@@ -1,0 +1,145 @@
+"""One service of the stack: its process, started again whenever it ends, and its health."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Literal
+
+from deploy.stack.program import Program, surroundings
+
+ROOT = Path(__file__).parents[2]
+STOP_S = 5.0
+"""How long a process may take to end by itself."""
+FIRST_WAIT_S, LONGEST_WAIT_S, STEADY_S = 0.1, 10.0, 10.0
+"""Before a process is started again: doubled each time, and the first again after so many seconds of running."""
+EAGER_S = 0.5
+"""Between two health checks of a service that has not been healthy since its start."""
+LOG_BYTES = 16 << 20
+"""A longer log begins anew."""
+
+Health = Literal["starting", "healthy", "unhealthy"]
+
+
+class Supervised:
+    """A program kept running: `run` until cancelled, then nothing of it runs."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.health: Health = "starting"
+        self.starts = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """The running process's; None between two."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def run(self) -> None:
+        """Start it, start it again when it has ended, look after its health; end it when cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_running())
+            tasks.create_task(self._keep_checking())
+
+    def last_words(self, lines: int = 12) -> str:
+        """The end of its log."""
+        text = self.program.log.read_text(errors="replace") if self.program.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    async def _keep_running(self) -> None:
+        wait_s = FIRST_WAIT_S
+        while True:
+            began = time.monotonic()
+            try:
+                self._process = await self._start()
+                await self._process.wait()
+            finally:
+                await self._end()
+            if self.health != "starting":
+                self.health = "unhealthy"
+            self._ended.set()
+            wait_s = FIRST_WAIT_S if time.monotonic() - began >= STEADY_S else wait_s
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        """In a session of its own: Ctrl-C reaches the stack alone, and what it leaves behind can be ended with it."""
+        self.starts += 1
+        with self.program.log.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *self.program.command,
+                cwd=ROOT,
+                env=surroundings() | self.program.environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def _end(self) -> None:
+        """As when a container stops: first asked, then all of its processes are killed."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
+            except TimeoutError:
+                pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        await process.wait()
+
+    async def _keep_checking(self) -> None:
+        failures = 0
+        while True:
+            is_well = await self._is_well()
+            failures = 0 if is_well else failures + 1
+            if is_well:
+                self.health = "healthy"
+            elif self.health == "healthy" and failures >= self.program.health.retries:
+                self.health = "unhealthy"
+            self._bound_log()
+            await self._pause(self.program.health.interval_s if self.health == "healthy" else EAGER_S)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Until the next check; a process that ended is looked after at once."""
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
+        self._ended.clear()
+
+    async def _is_well(self) -> bool:
+        if self.pid is None:
+            return False
+        check = await asyncio.create_subprocess_exec(
+            *self.program.health.command,
+            cwd=ROOT,
+            env=surroundings() | self.program.environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            async with asyncio.timeout(self.program.health.timeout_s):
+                return await check.wait() == 0
+        except TimeoutError:
+            return False
+        finally:
+            if check.returncode is None:
+                check.kill()
+                await check.wait()
+
+    def _bound_log(self) -> None:
+        if self.program.log.exists() and self.program.log.stat().st_size > LOG_BYTES:
+            os.truncate(self.program.log, 0)
