@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -165,17 +166,19 @@ def test_a_killed_worker_is_replaced(engines: list[CpuEngine]) -> None:
 
 
 @pytest.mark.parametrize("where", ["environment", "file"])
-def test_the_token_opens_the_router(engines: list[CpuEngine], tmp_path: Path, where: str) -> None:
-    (tmp_path / "token").write_text("open-sesame-1\n")
-    given = {
-        "environment": {"KVROUTE_AUTH__TOKEN": "open-sesame-1"},
-        "file": {"KVROUTE_TOKEN_FILE": str(tmp_path / "token")},
-    }
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(0o755)  # the workers are another user
+def test_the_token_opens_the_router(engines: list[CpuEngine], where: str) -> None:
+    with tempfile.NamedTemporaryFile("w", prefix="kvroute-token-") as file:
+        file.write("open-sesame-1\n")
+        file.flush()
+        Path(file.name).chmod(0o644)  # the workers are another user
+        name = "KVROUTE_TOKEN_FILE" if where == "file" else "KVROUTE_AUTH__TOKEN"
+        check_token(engines, {name: file.name if where == "file" else "open-sesame-1"})
+
+
+def check_token(engines: list[CpuEngine], given: dict[str, str]) -> None:
     with routers(engines, 1, auth={"token": "open-sesame-1"}) as one:
         at = addresses(urls(one), [e.url for e in engines])
-        with NginxProcess(at, environment=given[where]) as gateway:
+        with NginxProcess(at, environment=given) as gateway:
             answer = ask(gateway)
             assert "x-kvroute-fallback" not in answer.headers, gateway.log()
             name = "kvroute_delivered_prompt_tokens_total"
