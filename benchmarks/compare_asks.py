@@ -11,27 +11,9 @@ Message = dict[str, str]
 TOKENS = range(100, 4000)
 """Ids that both real servers' vocabularies have."""
 
-WORDS = [
-    "the",
-    "cache",
-    "of",
-    "an",
-    "engine",
-    "holds",
-    "what",
-    "came",
-    "before",
-    "so",
-    "a",
-    "prompt",
-    "that",
-    "begins",
-    "alike",
-    "costs",
-    "less",
-    "to",
-    "answer",
-]
+WORDS = (
+    "the cache of an engine holds what came before so a prompt that begins alike costs less to answer".split()  # noqa: SIM905
+)
 SYSTEMS = (208, 200, 67)
 """Lengths of system prompts: whole blocks, not whole, short."""
 
@@ -67,7 +49,7 @@ def sections(seed: int, spaces: Sequence[dict[str, str]]) -> list[Section]:
         ("conversations", _conversations(draw, sessions=8, turns=6), False),
         ("sent again and cut", _again(draw), False),
         ("namespaces", _namespaces(draw, spaces), False),
-        ("texts and chats", _words(draw), True),
+        ("texts and chats", _words(draw), False),
     ]
     alone = [Section(name, [[ask] for ask in asks], alike) for name, asks, alike in parts]
     return [*alone, Section("pairs at once", list(_pairs(draw)))]

@@ -98,7 +98,7 @@ class Engine:
 
 def _block_pool(settings: EngineSettings) -> BlockPool:
     blocks = settings.cache_tokens // settings.block_size + 1
-    return BlockPool(blocks, settings.block_size, settings.hash_identity())
+    return BlockPool(blocks, settings.block_size, settings.hash_identity(), overlap=True)
 
 
 def _radix_cache(settings: EngineSettings) -> RadixCache:
@@ -107,6 +107,7 @@ def _radix_cache(settings: EngineSettings) -> RadixCache:
         settings.block_size,
         policy=settings.policy,
         bigrams=settings.eagle,
+        overlap=True,
         dynamo=settings.dynamo,
         lora_names={lora_id(name, path): name for name, path in settings.adapters.items()},
         vector=tensor_vector if settings.compute == "torch" else array_vector,

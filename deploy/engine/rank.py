@@ -83,9 +83,16 @@ class Rank:
         return cleared
 
     async def run(self) -> None:
-        """Step by step, until cancelled."""
+        """Step by step, until cancelled.
+
+        A step's events leave when the next one is planned, and with its events: the engines plan a step before they
+        look at what the one before has brought.
+        """
+        works: list[Work] = []
         while True:
-            works = self.scheduler.plan()
+            former, works = works, self.scheduler.plan()
+            if former:
+                self._publish_after(former)
             if not works:
                 await self._idle()
                 continue
@@ -93,7 +100,6 @@ class Rank:
             for request, output in self.scheduler.done(works, tokens):
                 if request in self._outputs:
                     self._outputs[request].put_nowait(output)
-            self._publish_after(works)
 
     async def _idle(self) -> None:
         if self._timing.when_idle:
