@@ -13,7 +13,7 @@ PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 STAMP := .venv/.installed
 
-.PHONY: help install run demo test check bench lock clean redis
+.PHONY: help install run demo test check bench lock clean redis torch
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -38,12 +38,15 @@ check: $(STAMP)  ## format, lint, types, import directions, installed versions
 	.venv/bin/lint-imports
 	$(PIP) check
 
-bench: $(STAMP) redis  ## every script in benchmarks/ (but servers that one of them starts)
-	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v _server.py); do \
+bench: $(STAMP) redis  ## every script in benchmarks/ (but servers that one of them starts, and what needs real engines)
+	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v -e _server.py -e compare_live.py); do \
 		name=$$(basename "$$script" .py); \
 		echo "== $$name"; \
 		$(PYTHON) -m "benchmarks.$$name"; \
 	done
+
+torch: $(STAMP)  ## the CPU engine's model: torch into .venv, with all other versions as they are locked
+	$(PIP) install --quiet --constraint requirements.lock torch==2.13.0
 
 lock: $(PYTHON)  ## resolve pyproject.toml anew into requirements.lock (needs the package index)
 	$(PYTHON) -m venv --clear build/lock
