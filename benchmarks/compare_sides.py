@@ -32,7 +32,8 @@ class Compared(NamedTuple):
 class Sides:
     """A real engine and ours; both are emptied first."""
 
-    def __init__(self, real: ComparedEngine, ours: ComparedEngine) -> None:
+    def __init__(self, real: ComparedEngine, ours: ComparedEngine, settle_s: float = SETTLE_S) -> None:
+        self._settle_s = settle_s
         self._real = real
         self._ours = ours
         self._names = Names(), Names()
@@ -89,7 +90,7 @@ class Sides:
 
     def _events(self, *, alike: bool) -> tuple[Counted, str | None]:
         """What the events of this section come to, and how the two sides part."""
-        end = time.monotonic() + SETTLE_S
+        end = time.monotonic() + self._settle_s
         while True:
             real, ours = self._new_changes()
             ranked = first_difference(self._names[0].ranked(real), self._names[1].ranked(ours))
