@@ -17,7 +17,7 @@ STAMP := .venv/.installed
 PACKAGES := redis-server redis-tools nginx libnginx-mod-http-js prometheus wget
 COMPOSE_PACKAGES := docker-compose
 
-.PHONY: help install run demo stack test check check-compose bench lock clean packages test-packages
+.PHONY: help install run demo stack test check check-compose bench lock clean packages test-packages torch
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -53,12 +53,15 @@ check-compose: $(STAMP)  ## docker-compose.yml read by a real compose, in both p
 		echo "docker-compose.yml is not checked: there is no docker-compose (sudo apt-get install docker-compose)"; \
 	fi
 
-bench: $(STAMP) packages  ## every script in benchmarks/ (but servers that one of them starts)
-	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v _server.py); do \
+bench: $(STAMP) packages  ## every script in benchmarks/ (but servers that one of them starts, and what needs real engines)
+	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v -e _server.py -e compare_live.py); do \
 		name=$$(basename "$$script" .py); \
 		echo "== $$name"; \
 		$(PYTHON) -m "benchmarks.$$name"; \
 	done
+
+torch: $(STAMP)  ## the CPU engine's model: torch into .venv, with all other versions as they are locked
+	$(PIP) install --quiet --constraint requirements.lock torch==2.13.0
 
 lock: $(PYTHON)  ## resolve pyproject.toml anew into requirements.lock (needs the package index)
 	$(PYTHON) -m venv --clear build/lock

@@ -10,6 +10,7 @@ from typing import Any, Self
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from deploy.demo_engines import Delivered
 from deploy.demo_processes import DemoFailed
 
 
@@ -54,9 +55,14 @@ class RouterClient:
         answer: dict[str, Any] = self._ask("POST", "/route", body, 200).json()
         return answer
 
-    def finished(self, request_id: str, cached_tokens: int | None) -> None:
-        """Report a request's end, as a gateway does; None when the engine did not say what it reused."""
-        usage = {} if cached_tokens is None else {"cached_tokens": cached_tokens}
+    def match(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """What each worker holds of a prompt: `POST /index/match`."""
+        candidates: list[dict[str, Any]] = self._ask("POST", "/index/match", body, 200).json()["candidates"]
+        return candidates
+
+    def finished(self, request_id: str, delivered: Delivered) -> None:
+        """Report a request's end, as a gateway does."""
+        usage = {"cached_tokens": delivered.cached_tokens, "prompt_tokens": delivered.prompt_tokens}
         self._ask("POST", f"/requests/{request_id}/finished", usage, 204)
 
     def total(self, metric: str) -> float:
@@ -75,9 +81,9 @@ class RouterClient:
 
 
 def wait_until(true: Callable[[], bool], otherwise: str, limit_s: float) -> None:
-    """Ask `true` every 50 ms. DemoFailed with `otherwise` when it stays false."""
+    """Ask `true` every 20 ms. DemoFailed with `otherwise` when it stays false."""
     end = time.monotonic() + limit_s
     while not true():
         if time.monotonic() > end:
             raise DemoFailed(f"{otherwise} within {limit_s:g} s")
-        time.sleep(0.05)
+        time.sleep(0.02)

@@ -1,13 +1,13 @@
-"""The demo's processes: the router and the stand-ins for engines. Started, watched, and all ended."""
+"""The demo's processes: the router and the engines. Started, watched, killed when the demo wants it, and all ended."""
 
 from __future__ import annotations
 
 import os
-import select
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,33 +30,27 @@ class DemoProcesses:
     def start_router(self, config: Path, port: int) -> None:
         """`kvroute serve`. It does not answer yet."""
         options = ["serve", "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-        with self._log("router").open("wb") as log:
-            self._start("router", ["-m", "app.cli", *options], stdout=log.fileno(), stderr=log.fileno())
+        self.start("router", ["-m", "app.cli", *options], os.environ)
 
-    def start_engine(self, name: str, recording: Path, model: str) -> None:
-        """A stand-in for an engine. It publishes nothing yet."""
-        with self._log(name).open("wb") as log:
-            self._start(name, ["-m", "deploy.demo_engine", str(recording), model], subprocess.PIPE, log.fileno())
+    def start(self, name: str, arguments: list[str], environment: Mapping[str, str]) -> None:
+        """A Python process, without the settings of a router that this shell may have. In a session of its own, so
+        that Ctrl-C reaches the demo alone, which then ends the others."""
+        with self._log(name).open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env={name: value for name, value in environment.items() if not name.upper().startswith("KVROUTE_")},
+                stdin=subprocess.DEVNULL,
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                start_new_session=True,
+            )
 
-    def engine_url(self, name: str, timeout_s: float) -> str:
-        """The URL that a stand-in serves at, as soon as it does. To be asked once."""
-        process = self._running[name]
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], timeout_s)
-        url = process.stdout.readline().decode().strip() if ready else ""
-        if not url:
-            raise DemoFailed(f"{name} did not start within {timeout_s:g} s\n{self._last_words(name)}")
-        return url
-
-    def publish(self, name: str, up_to_seq: int) -> None:
-        """Let a stand-in publish its batches up to this number."""
-        self.check()
-        stdin = self._running[name].stdin
-        assert stdin is not None
-        try:
-            stdin.write(f"{up_to_seq}\n".encode())
-        except OSError as error:
-            raise DemoFailed(f"{name} takes no orders: {error}\n{self._last_words(name)}") from None
+    def kill(self, name: str) -> None:
+        """SIGKILL; the process is gone when this returns, and is missed by nobody."""
+        process = self._running.pop(name)
+        process.kill()
+        process.wait()
 
     def check(self) -> None:
         """Raises DemoFailed when a process has ended."""
@@ -79,22 +73,6 @@ class DemoProcesses:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-
-    def _start(self, name: str, arguments: list[str], stdout: int, stderr: int) -> None:
-        """In a session of its own, so that Ctrl-C reaches the demo alone, which then ends the others."""
-        self._running[name] = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if not name.upper().startswith("KVROUTE_")},
-            stdin=subprocess.DEVNULL if name == "router" else subprocess.PIPE,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-            bufsize=0,
-        )
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"

@@ -1,16 +1,16 @@
-"""What the demo prints: its decisions as a table, and a console that is plain when it is no terminal."""
+"""What the demo prints: decisions and comparisons as tables, and a console that is plain when it is no terminal."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from deploy.recording import Prompt
+from deploy.demo_engines import Delivered
 
 PLAIN_WIDTH = 100
 REASONS = {
@@ -23,16 +23,27 @@ REASONS = {
 }
 
 
-class Asked(NamedTuple):
-    """A prompt and what `POST /route` answered, explanation included."""
+class Routed(NamedTuple):
+    """A request, what `POST /route` answered, and what the chosen engine delivered."""
 
-    prompt: Prompt
+    about: str
     answer: dict[str, Any]
+    delivered: Delivered
 
-    @property
-    def candidates(self) -> dict[str, dict[str, Any]]:
-        """By instance; every instance of the demo has one rank."""
-        return {one["instance"]: one for one in self.answer["candidates"]}
+
+class Totals(NamedTuple):
+    """A run over all requests."""
+
+    hit_rate: float
+    mean_s: float
+    p90_s: float
+
+
+def totals(run: Sequence[Delivered]) -> Totals:
+    """What the engines reported, and the times to the first token."""
+    times = sorted(one.first_token_s for one in run)
+    cached, prompt = sum(one.cached_tokens for one in run), sum(one.prompt_tokens for one in run)
+    return Totals(cached / prompt, sum(times) / len(times), times[int(0.9 * (len(times) - 1) + 0.5)])
 
 
 def console() -> Console:
@@ -41,25 +52,41 @@ def console() -> Console:
     return Console(force_terminal=terminal, width=None if terminal else PLAIN_WIDTH, highlight=False)
 
 
-def decisions(asked: Iterable[Asked], instances: Sequence[str]) -> Table:
-    """A row per prompt: where it went and why, and what each instance holds of it."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("prompt", no_wrap=True)
-    for name in ("tokens", "matched", "reusable"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("sent to", no_wrap=True)
-    table.add_column("reason", no_wrap=True)
-    for name in instances:
-        table.add_column(name, justify="right", no_wrap=True, style="dim")
-    for one in asked:
-        answer, candidates = one.answer, one.candidates
-        numbers = [str(answer[field]) for field in ("prompt_tokens", "matched_tokens", "reusable_tokens")]
-        held = [str(candidates[name]["matched_tokens"]) for name in instances]
-        table.add_row(one.prompt.about, *numbers, answer["instance"], answer["reason"], *held)
+def decisions(routed: Iterable[Routed]) -> Table:
+    """A row per request: where it went and why, what the router promised, what the engine delivered."""
+    table = _table("request", ("tokens",), ("sent to", "reason"), ("reusable", "cached", "first token ms"))
+    for one in routed:
+        answer = one.answer
+        table.add_row(
+            one.about,
+            str(answer["prompt_tokens"]),
+            answer["instance"],
+            answer["reason"],
+            str(answer["reusable_tokens"]),
+            str(one.delivered.cached_tokens),
+            f"{one.delivered.first_token_s * 1000:.0f}",
+        )
     return table
 
 
-def legend(asked: Iterable[Asked]) -> str:
+def comparison(runs: Mapping[str, Totals]) -> Table:
+    """A row per way of routing."""
+    table = _table("", ("hit rate", "first token: mean ms", "p90 ms"), (), ())
+    for name, total in runs.items():
+        table.add_row(name, f"{total.hit_rate:.0%}", f"{total.mean_s * 1000:.0f}", f"{total.p90_s * 1000:.0f}")
+    return table
+
+
+def legend(routed: Iterable[Routed]) -> str:
     """The reasons that occur, in words."""
-    seen = {one.answer["reason"] for one in asked}
+    seen = {one.answer["reason"] for one in routed}
     return "\n".join(f"{reason}: {words}" for reason, words in REASONS.items() if reason in seen)
+
+
+def _table(first: str, numbers: Sequence[str], words: Sequence[str], more_numbers: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for names, justify in ((numbers, "right"), (words, "left"), (more_numbers, "right")):
+        for name in names:
+            table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    return table

@@ -19,7 +19,11 @@ from index.event import AllBlocksCleared, BlockRemoved, KVEvent
 
 
 class BlockPool:
-    """A `KVCache` of `num_blocks` blocks. As in vLLM the first one is never used (`null_block`)."""
+    """A `KVCache` of `num_blocks` blocks. As in vLLM the first one is never used (`null_block`).
+
+    With `overlap` (vLLM's asynchronous scheduling, its default) a block that a decode step fills is cached when the
+    next step is planned already, as its last token is not known before (`AsyncScheduler`).
+    """
 
     def __init__(
         self,
@@ -28,12 +32,14 @@ class BlockPool:
         identity: HashIdentity = HashIdentity("sha256", None),  # noqa: B008  (a value)
         *,
         int_hashes: bool = True,
+        overlap: bool = False,
     ) -> None:
         assert num_blocks > 1
         self.block_size = block_size
         self.identity = identity
         self._num_blocks = num_blocks
         self._int_hashes = int_hashes
+        self._overlap = overlap
         self._table = BlockTable()
         self._free = FreeQueue(range(1, num_blocks))
         self._holders = [0] * num_blocks
@@ -75,7 +81,7 @@ class BlockPool:
             cached_tokens=cached,
             computed_tokens=cached,
         )
-        self._running[sequence] = hold = _Hold(chain, hits, len(hits))
+        self._running[sequence] = hold = _Hold(chain, hits, len(hits), prefill_end=len(tokens))
         self._give_slots(sequence, hold, cached)
         rest = len(tokens) - cached
         fits = self.extend(sequence, rest if limit is None else min(rest, limit))
@@ -92,14 +98,20 @@ class BlockPool:
             return False
         hold.blocks.extend(self._take() for _ in range(missing))
         self._give_slots(sequence, hold, end)
-        self._cache_full_blocks(sequence, hold, end)
+        if not self._overlap or sequence.computed_tokens < hold.prefill_end:
+            self._cache_full_blocks(sequence, hold, end)
         return True
+
+    def checkpoint(self, sequence: KVSequence) -> None:
+        self._cache_full_blocks(sequence, self._running[sequence], sequence.computed_tokens)
 
     def computed(self, sequence: KVSequence) -> None:
         sequence.computed_tokens = len(sequence.slots)
 
     def finish(self, sequence: KVSequence, *, keep: bool = True) -> None:
-        """As `KVCache.finish`; `keep` makes no difference, full blocks are cached when they are scheduled."""
+        """As `KVCache.finish`; `keep` makes a difference with `overlap` only: to the block that was just filled."""
+        if keep:
+            self.checkpoint(sequence)
         empty: list[int] = []
         cached: list[int] = []
         for block in reversed(self._running.pop(sequence).blocks):
@@ -190,3 +202,4 @@ class _Hold:
     chain: BlockChain
     blocks: list[int] = field(default_factory=list)
     cached: int = 0
+    prefill_end: int = 0

@@ -95,6 +95,10 @@ class KVCache(Protocol):
         Everything allocated before must be computed.
         """
 
+    def checkpoint(self, sequence: KVSequence) -> None:
+        """The next step is planned, and from now on all that is computed can be found, also what a cache with `overlap`
+        has left out so far. Between the chunks of a prefill `extend` does it by itself."""
+
     def computed(self, sequence: KVSequence) -> None:
         """The forward pass has written the KV of all `pending` positions."""
 

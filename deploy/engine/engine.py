@@ -22,12 +22,17 @@ from deploy.engine.settings import EngineSettings
 from deploy.engine.slot_vectors import array_vector, tensor_vector
 from index.page_hash import lora_id
 
+STEP_S = 60.0
+"""How long a step under way may take to end."""
+STEP_POLL_S = 0.002
+
 
 class Engine:
     """All ranks of one server. `run` has to be a task while it is used; `close` frees the ports."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
+        self.sleep_level: int | None = None
         self.started_at, began = time.time(), time.perf_counter()
         self.tokenizer = BytePairs(read_merges())
         self._context = zmq.asyncio.Context()
@@ -55,6 +60,26 @@ class Engine:
         """Empty all caches; False when one is in use, which then stays as it is."""
         cleared = [rank.clear() for rank in self.ranks]
         return all(cleared)
+
+    async def sleep(self, level: int) -> None:
+        """Abort all requests and start none until `wake_up`; from level 1 on the caches are emptied too.
+
+        TimeoutError when a step under way does not end.
+        """
+        self.sleep_level = level
+        for rank in self.ranks:
+            rank.pause()
+        async with asyncio.timeout(STEP_S):
+            while any(rank.scheduler.running for rank in self.ranks):  # noqa: ASYNC110  (rare; a step is short)
+                await asyncio.sleep(STEP_POLL_S)
+        if level:
+            self.clear()
+
+    def wake_up(self) -> None:
+        """Serve again, first what has come meanwhile."""
+        self.sleep_level = None
+        for rank in self.ranks:
+            rank.resume()
 
     async def run(self) -> None:
         """Serve requests and replays until cancelled; ends with the error when a part fails."""
@@ -98,7 +123,7 @@ class Engine:
 
 def _block_pool(settings: EngineSettings) -> BlockPool:
     blocks = settings.cache_tokens // settings.block_size + 1
-    return BlockPool(blocks, settings.block_size, settings.hash_identity())
+    return BlockPool(blocks, settings.block_size, settings.hash_identity(), overlap=True)
 
 
 def _radix_cache(settings: EngineSettings) -> RadixCache:
@@ -107,6 +132,7 @@ def _radix_cache(settings: EngineSettings) -> RadixCache:
         settings.block_size,
         policy=settings.policy,
         bigrams=settings.eagle,
+        overlap=True,
         dynamo=settings.dynamo,
         lora_names={lora_id(name, path): name for name, path in settings.adapters.items()},
         vector=tensor_vector if settings.compute == "torch" else array_vector,

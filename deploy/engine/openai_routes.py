@@ -91,7 +91,7 @@ class OpenAIRoutes:
                     end = None if output.finish is None else stream.run.result()
                     choice = answer.delta(output, self._face.choice_end(end))
                     if stream.body.return_token_ids:
-                        choice["token_ids"] = [output.token]
+                        choice["token_ids"] = [] if output.token is None else [output.token]
                     yield _json(answer.chunk([choice], stream.usage_so_far()))
             if options is not None and options.include_usage:
                 yield _json(answer.chunk([], self._face.usage([stream.run.result()])))

@@ -25,7 +25,9 @@ from index.radix_units import bigrams as as_bigrams
 class RadixCache:
     """A `KVCache` of `slots` tokens, floored to whole pages.
 
-    With `bigrams` (EAGLE) keys are pairs of tokens, and hits count pairs. `policy` is one of `POLICIES`.
+    With `bigrams` (EAGLE) keys are pairs of tokens, and hits count pairs. `policy` is one of `POLICIES`. With `overlap`
+    (SGLang's overlap scheduler, its default) a computed prompt is inserted when the next step is planned already: its
+    first decode step takes its slot before, and a prefill planned right then does not find it.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class RadixCache:
         *,
         policy: str = "lru",
         bigrams: bool = False,
+        overlap: bool = False,
         dynamo: bool = False,
         lora_names: Mapping[str, str] | None = None,
         vector: MakeVector = array_vector,
@@ -43,6 +46,7 @@ class RadixCache:
         self.page_size = page_size
         self.tree = RadixTree(unit_bytes, page_size, POLICIES[policy], vector)
         self._bigrams = bigrams
+        self._overlap = overlap
         self._pool = PagePool(slots // page_size, page_size)
         self._running: dict[KVSequence, _Hold] = {}
         self._events = RadixEvents(page_size, unit_bytes, dynamo=dynamo, lora_names=lora_names or {})
@@ -82,22 +86,23 @@ class RadixCache:
 
     def extend(self, sequence: KVSequence, count: int) -> bool:
         assert not sequence.pending
-        self.checkpoint(sequence)
         prefill = sequence.computed_tokens < self._running[sequence].prefill_end
+        if prefill:
+            self.checkpoint(sequence)
         return self._allocate(sequence, count, prefill=prefill)
 
     def checkpoint(self, sequence: KVSequence) -> None:
-        """Insert the chunk that waits for the next one to be scheduled, if any. `extend` does it by itself."""
         hold = self._running[sequence]
-        if hold.chunk_waits:
+        if hold.waits:
             self._insert(sequence, hold)
 
     def computed(self, sequence: KVSequence) -> None:
         hold = self._running[sequence]
         in_prefill = sequence.computed_tokens < hold.prefill_end
         sequence.computed_tokens = len(sequence.slots)
-        hold.chunk_waits = sequence.computed_tokens < hold.prefill_end
-        if in_prefill and not hold.chunk_waits:
+        ends = in_prefill and sequence.computed_tokens >= hold.prefill_end
+        hold.waits = sequence.computed_tokens < hold.prefill_end or (self._overlap and (ends or hold.waits))
+        if ends and not self._overlap:
             self._insert(sequence, hold)
 
     def finish(self, sequence: KVSequence, *, keep: bool = True) -> None:
@@ -168,7 +173,7 @@ class RadixCache:
         sequence.slots[:length] = tree.slots(node)
         tree.lock(node)
         tree.unlock(hold.node)
-        hold.node, hold.protected, hold.chunk_waits = node, length, False
+        hold.node, hold.protected, hold.waits = node, length, False
 
     def _split_at_prompt(self, sequence: KVSequence, length: int) -> None:
         """So that eviction can drop the output without the prompt. Known units: the topology changes, nothing else."""
@@ -182,15 +187,15 @@ class RadixCache:
 class _Hold:
     """What a running sequence holds: the locked path to `node`, whose first `protected` units are the tree's.
 
-    The slots after those are its own. `inserted` units were inserted by it; `chunk_waits` tells that a chunk in the
-    middle of the prefill is computed and inserted with the next one.
+    The slots after those are its own. `inserted` units were inserted by it; `waits` tells that a chunk of the prefill
+    is computed and not inserted yet.
     """
 
     node: RadixNode
     protected: int
     prefill_end: int
     inserted: int = 0
-    chunk_waits: bool = False
+    waits: bool = False
 
 
 def _known_part(namespace: Namespace) -> Namespace:

@@ -11,6 +11,7 @@ from deploy.engine.cache import KVCache
 from deploy.engine.compute import Compute
 from deploy.engine.event_wire import EventForm, batch
 from deploy.engine.events import EventPublisher
+from deploy.engine.latencies import Latencies
 from deploy.engine.request import Output, Request
 from deploy.engine.scheduler import Scheduler, Work
 
@@ -48,6 +49,9 @@ class Rank:
         self._form = form
         self._timing = timing
         self._max_waiting = max_waiting
+        self.first_token_s = Latencies()
+        self.end_s = Latencies()
+        self._paused = False
         self._decode_steps = 0
         self._wake = asyncio.Event()
         self._outputs: dict[Request, asyncio.Queue[Output]] = {}
@@ -67,6 +71,7 @@ class Rank:
         try:
             while True:
                 output = await outputs.get()
+                self._time(request, output)
                 yield output
                 if output.finish is not None:
                     return
@@ -74,6 +79,19 @@ class Rank:
             del self._outputs[request]
             self.scheduler.abort(request)
             self._wake.set()
+
+    def pause(self) -> None:
+        """Abort all requests and plan no further step until `resume`. Requests that come meanwhile wait."""
+        self._paused = True
+        for request, outputs in self._outputs.items():
+            if request.finish is None:
+                self.scheduler.abort(request)
+                outputs.put_nowait(Output(None, "", "abort"))
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._paused = False
+        self._wake.set()
 
     def clear(self) -> bool:
         """Empty the cache; False while requests hold KV. The event leaves as the timing says."""
@@ -83,9 +101,16 @@ class Rank:
         return cleared
 
     async def run(self) -> None:
-        """Step by step, until cancelled."""
+        """Step by step, until cancelled.
+
+        A step's events leave when the next one is planned, and with its events: the engines plan a step before they
+        look at what the one before has brought.
+        """
+        works: list[Work] = []
         while True:
-            works = self.scheduler.plan()
+            former, works = works, [] if self._paused else self.scheduler.plan()
+            if former:
+                self._publish_after(former)
             if not works:
                 await self._idle()
                 continue
@@ -93,7 +118,13 @@ class Rank:
             for request, output in self.scheduler.done(works, tokens):
                 if request in self._outputs:
                     self._outputs[request].put_nowait(output)
-            self._publish_after(works)
+
+    def _time(self, request: Request, output: Output) -> None:
+        passed_s = time.monotonic() - request.arrived_s
+        if len(request.output) == 1:
+            self.first_token_s.add(passed_s)
+        if output.finish is not None:
+            self.end_s.add(passed_s)
 
     async def _idle(self) -> None:
         if self._timing.when_idle:

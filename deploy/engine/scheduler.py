@@ -74,7 +74,12 @@ class Scheduler:
 
     def plan(self) -> list[Work]:
         """The next step; empty when there is nothing to do."""
+        before = [one.sequence for one in self.running]
         works = self._planner(self)
+        held = {one.sequence for one in self.running}
+        for sequence in before:
+            if sequence is not None and sequence in held:
+                self.cache.checkpoint(sequence)
         self._in_step = bool(works)
         return works
 

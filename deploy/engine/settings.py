@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from index.block_hash import ALGORITHMS, HashIdentity
 
@@ -15,6 +16,23 @@ Face = Literal["vllm", "sglang"]
 
 DEFAULT_BLOCK_SIZES = {"vllm": 16, "sglang": 1}
 DEFAULT_STEP_TOKENS = {"vllm": 2048, "sglang": 8192}
+
+_RANGES: Final = (
+    ("port", 0, 65_535),
+    ("events_port", 1, 65_535),
+    ("replay_port", 1, 65_535),
+    ("buffer_steps", 1, 10_000_000),
+    ("dp_size", 1, 64),
+    ("block_size", 1, 4096),
+    ("max_model_len", 2, math.inf),
+    ("max_running", 1, 65_536),
+    ("max_queued", 0, math.inf),
+    ("decode_log_interval", 1, math.inf),
+    ("prefill_us", 0, 1e7),
+    ("decode_us", 0, 6e7),
+    ("mean_output_tokens", 0, math.inf),
+)
+"""Bounds of the numbers; NaN is within none."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +68,24 @@ class EngineSettings:
     mean_output_tokens: int = 256
 
     def __post_init__(self) -> None:
-        """ValueError for what cannot run."""
+        """ValueError for what cannot run, with the option, its value and what is allowed."""
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                allowed = f"{low:g} to {high:g}" if high < math.inf else f"{low:g} or more"
+                raise ValueError(f"--{name.replace('_', '-')} is {value:g}; allowed: {allowed}")
         if self.cache_tokens < 2 * self.block_size or self.step_tokens < self.block_size:
-            raise ValueError("the cache and a step must hold whole blocks")
+            raise ValueError(
+                f"--cache-tokens is {self.cache_tokens} and --step-tokens {self.step_tokens}: the cache must hold two"
+                f" blocks or more and a step one, and --block-size is {self.block_size}"
+            )
         if (self.events_port is None) != (self.replay_port is None):
-            raise ValueError("events and replay ports go together")
+            raise ValueError("--events-port and --replay-port go together: give both or neither")
         if self.events_port and self.replay_port and abs(self.events_port - self.replay_port) < self.dp_size:
-            raise ValueError("rank r publishes at events port + r and replays at replay port + r: the ports collide")
+            raise ValueError(
+                f"--events-port {self.events_port} and --replay-port {self.replay_port} are less than --dp-size"
+                f" {self.dp_size} apart: rank r uses port + r of each"
+            )
 
     @property
     def context(self) -> int:

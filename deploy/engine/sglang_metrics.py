@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from deploy.engine.engine import Engine
-from deploy.engine.metric_page import Readings, families, page
+from deploy.engine.metric_page import Readings, families, histograms, page
 from deploy.engine.rank import Rank
 
 _GAUGES: Readings = {
@@ -48,6 +48,7 @@ class _SglangCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from families(GaugeMetricFamily, _GAUGES, self._engine.ranks, self._names, self._labels)
         yield from families(CounterMetricFamily, _COUNTERS, self._engine.ranks, self._names, self._labels)
+        yield from histograms("sglang", self._engine.ranks, self._names, self._labels)
         cached = CounterMetricFamily("sglang:cached_tokens", "Tokens found.", labels=[*self._names, "cache_source"])
         for rank in self._engine.ranks:
             cached.add_metric([*self._labels(rank), "device"], rank.scheduler.counts.hit)

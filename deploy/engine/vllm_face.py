@@ -17,6 +17,7 @@ from deploy.engine.events import SEND_LIMIT
 from deploy.engine.generation import Finished
 from deploy.engine.openai_answer import usage
 from deploy.engine.openai_routes import json_answer
+from deploy.engine.sleep_routes import sleep_routes
 from deploy.engine.vllm_metrics import vllm_metrics
 
 VERSION = "0.32.0+kvroute.cpu"
@@ -86,6 +87,7 @@ def vllm_routes(engine: Engine) -> list[Route]:
         return Response(vllm_metrics(engine), media_type="text/plain; version=0.0.4")
 
     return [
+        *sleep_routes(engine),
         Route("/health", health),
         Route("/version", version),
         Route("/kv_event_sources", sources),

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from deploy.engine.engine import Engine
-from deploy.engine.metric_page import Readings, families, page
+from deploy.engine.metric_page import Readings, families, histograms, page
 from deploy.engine.rank import Rank
 from deploy.engine.request import FinishReason
 
@@ -49,8 +49,22 @@ class _VllmCollector(Collector):
 
         yield from families(GaugeMetricFamily, _GAUGES, ranks, labels, values)
         yield from families(CounterMetricFamily, _COUNTERS, ranks, labels, values)
+        yield from histograms("vllm", ranks, labels, values)
+        yield self._sleep_state(model)
         yield self._finished(model)
         yield self._config()
+
+    def _sleep_state(self, model: str) -> Metric:
+        """`awake` 1 while it is; level 1 is `weights_offloaded`, level 2 `discard_all` (`record_sleep_state`)."""
+        level = self._engine.sleep_level
+        states = {"awake": level is None, "weights_offloaded": level == 1, "discard_all": level == 2}
+        family = GaugeMetricFamily(
+            "vllm:engine_sleep_state", "How it sleeps.", labels=["model_name", "engine", "sleep_state"]
+        )
+        for rank in self._engine.ranks:
+            for state, on in states.items():
+                family.add_metric([model, str(rank.number), state], float(on))
+        return family
 
     def _finished(self, model: str) -> Metric:
         family = CounterMetricFamily(

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import uvicorn
@@ -26,6 +26,13 @@ from tests.support.service import wait_until
 START_S = 20.0
 ROOT = Path(__file__).parents[2]
 FAST = {"prefill_us": 0.0, "decode_us": 0.0}
+
+
+class Generated(NamedTuple):
+    """The output of a request, and what it found."""
+
+    output: list[int]
+    cached_tokens: int
 
 
 class CpuEngine:
@@ -43,6 +50,16 @@ class CpuEngine:
         assert answer.status_code == 200, answer.text
         said: dict[str, Any] = answer.json()
         return said
+
+    def generated(self, prompt: list[int], max_tokens: int) -> Generated:
+        """What comes out of token ids and how many of them were cached, for both faces alike."""
+        if self.engine.settings.face == "vllm":
+            answer = self.complete(prompt, max_tokens=max_tokens)
+            cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            return Generated(answer["choices"][0]["token_ids"], cached)
+        params = {"max_new_tokens": max_tokens, "ignore_eos": True}
+        said = self.http.post("/generate", json={"input_ids": prompt, "sampling_params": params}).json()
+        return Generated(said["output_ids"], said["meta_info"]["cached_tokens"])
 
     def last_seq(self, rank: int = 0) -> int | None:
         """The number of the last batch that a rank has published; None before any."""

@@ -20,6 +20,9 @@ SPACES = [PLAIN, PLAIN, Namespace(cache_salt="salt-1")]
 CACHES: list[Any] = [
     pytest.param(lambda: BlockPool(25, 4), id="blocks of 4"),
     pytest.param(lambda: BlockPool(7, 16), id="blocks of 16"),
+    pytest.param(lambda: BlockPool(25, 4, overlap=True), id="blocks of 4, overlap"),
+    pytest.param(lambda: RadixCache(96, 1, overlap=True), id="radix, pages of 1, overlap"),
+    pytest.param(lambda: RadixCache(96, 4, overlap=True, bigrams=True), id="radix, pages of 4, overlap, bigrams"),
     *(
         pytest.param(
             lambda size=size, policy=policy, bigrams=bigrams: RadixCache(96, size, policy=policy, bigrams=bigrams),

@@ -79,24 +79,28 @@ def knows_every_hit(follower: Follower, script: list[Action]) -> None:
             assert follower.reusable(tokens, space) == hit, (action, tokens, space)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
-def test_index_equals_the_block_pool(block_size: int) -> None:
+def test_index_equals_the_block_pool(block_size: int, overlap: bool) -> None:
     @given(actions(VLLM_SPACES))
     @settings(deadline=None, max_examples=20)
     def check(script: list[Action]) -> None:
-        pool = BlockPool(1 + 96 // block_size, block_size, IDENTITY)
+        pool = BlockPool(1 + 96 // block_size, block_size, IDENTITY, overlap=overlap)
         knows_every_hit(Follower(pool, EngineKind.VLLM), script)
 
     check()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("page_size", "bigrams"), [(1, False), (16, False), (1, True), (4, True)])
-def test_index_equals_the_radix_cache(page_size: int, bigrams: bool, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("page_size", "bigrams", "overlap"),
+    [(1, False, False), (16, False, False), (1, True, False), (4, True, False), (1, False, True), (16, False, True)],
+)
+def test_index_equals_the_radix_cache(page_size: int, bigrams: bool, overlap: bool, policy: str) -> None:
     @given(actions(SALTED))
     @settings(deadline=None, max_examples=6)
     def check(script: list[Action]) -> None:
-        cache = RadixCache(96, page_size, policy=policy, bigrams=bigrams)
+        cache = RadixCache(96, page_size, policy=policy, bigrams=bigrams, overlap=overlap)
         knows_every_hit(Follower(cache, EngineKind.SGLANG, eagle=bigrams), script)
 
     check()

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import random
-import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from deploy.engine import mixed_steps, prefill_first
 from deploy.engine.block_pool import BlockPool
 from deploy.engine.byte_pairs import BytePairs
 from deploy.engine.cache import KVCache
-from deploy.engine.model import Model, Part
+from deploy.engine.model import WIDTH, Model, Part
 from deploy.engine.radix_cache import RadixCache
 from deploy.engine.request import Request, Sampling
 from deploy.engine.scheduler import Limits, Planner, Scheduler
+from deploy.engine.settings import Face
+from deploy.engine.slot_vectors import tensor_vector
 from deploy.engine.text_output import TextOutput
 from deploy.engine.torch_compute import TorchCompute
 from tests.support.cpu_engine import cpu_engine
@@ -100,15 +104,57 @@ async def _run(scheduler: Scheduler, compute: TorchCompute) -> None:
         scheduler.done(works, await compute.run(works))
 
 
-def test_over_http_a_hit_saves_time_and_changes_nothing() -> None:
-    prompt = random.Random(3).choices(range(8192), k=3000)
-    with cpu_engine("vllm", compute="torch", max_model_len=4000) as engine:
-        took, answers = [], []
-        for _ in range(2):
-            start = time.monotonic()
-            answers.append(engine.complete(prompt, max_tokens=3))
-            took.append(time.monotonic() - start)
-        first, second = answers
-        assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 2992
-        assert second["choices"][0]["token_ids"] == first["choices"][0]["token_ids"]
-        assert took[1] < took[0] / 2
+@pytest.mark.parametrize(
+    "new_cache",
+    [
+        lambda: BlockPool(31, 8),
+        lambda: RadixCache(240, 1, vector=tensor_vector),
+        lambda: RadixCache(240, 8, vector=tensor_vector),
+    ],
+    ids=["blocks", "tree", "tree of pages"],
+)
+def test_logits_with_reuse_equal_those_without_and_cost_what_is_left(new_cache: Callable[[], KVCache]) -> None:
+    cache = new_cache()
+    model = Model(VOCABULARY, cache.slots_total)
+    prefill(model, cache, PROMPT)
+    for prompt in ([*PROMPT[:48], *range(200, 220)], PROMPT, [*PROMPT, 9], PROMPT[:30]):
+        warm = prefill(model, cache, prompt)
+        cold = prefill(Model(VOCABULARY, 240), BlockPool(30, 8), prompt)
+        assert warm.cached >= 24
+        assert cold.cached == 0
+        torch.testing.assert_close(warm.logits, cold.logits, **SAME)
+        assert warm.logits.argmax() == cold.logits.argmax()
+        assert warm.flops < cold.flops * (len(prompt) - warm.cached) / len(prompt) + HEAD_FLOPS
+
+
+HEAD_FLOPS = 2 * VOCABULARY * WIDTH
+"""Of the output head, which runs for the last token whatever is reused."""
+
+
+class Prefill(NamedTuple):
+    """A prompt computed: what came out, what was found, and the floating point operations of it."""
+
+    logits: torch.Tensor
+    cached: int
+    flops: int
+
+
+def prefill(model: Model, cache: KVCache, prompt: list[int]) -> Prefill:
+    sequence = cache.start(prompt)
+    assert sequence is not None
+    pending = sequence.pending
+    with FlopCounterMode(display=False) as counter:
+        logits = model.forward([Part(prompt[pending.start :], pending.start, sequence.slots)])
+    cache.computed(sequence)
+    cache.finish(sequence)
+    return Prefill(logits, sequence.cached_tokens, counter.get_total_flops())
+
+
+@pytest.mark.parametrize("face", ["vllm", "sglang"])
+def test_over_http_a_hit_changes_no_token(face: Face) -> None:
+    prompt = random.Random(3).choices(range(8192), k=600)
+    with cpu_engine(face, compute="torch", max_model_len=1000, block_size=16) as engine:
+        first, second = (engine.generated(prompt, 12) for _ in range(2))
+        assert (first.cached_tokens, second.cached_tokens) == (0, 592)
+        assert first.output == second.output
+        assert len(first.output) == 12

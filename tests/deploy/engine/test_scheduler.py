@@ -24,8 +24,11 @@ PAIRS = pytest.mark.parametrize(
         (mixed_steps.plan, lambda: BlockPool(33, 8), 8),
         (prefill_first.plan, lambda: RadixCache(256, 1), 1),
         (prefill_first.plan, lambda: RadixCache(256, 8), 8),
+        (mixed_steps.plan, lambda: BlockPool(33, 8, overlap=True), 8),
+        (prefill_first.plan, lambda: RadixCache(256, 1, overlap=True), 1),
+        (prefill_first.plan, lambda: RadixCache(256, 8, overlap=True), 8),
     ],
-    ids=["vllm", "sglang", "sglang pages"],
+    ids=["vllm", "sglang", "sglang pages", "vllm overlap", "sglang overlap", "sglang pages overlap"],
 )
 NewCache = Callable[[], KVCache]
 
@@ -208,3 +211,32 @@ def test_aborts_at_any_time_leave_nothing_held(planner: Planner, new_cache: NewC
         ended = run.scheduler.counts.finished
         assert ended["abort"] > 0
         assert sum(ended.values()) == len(run.outputs)
+
+
+def test_with_overlap_a_block_that_decoding_fills_is_stored_after_the_next_one_took_its_slots() -> None:
+    """Two blocks to use: the request's third evicts the other's first, before its second is announced."""
+    cache = BlockPool(4, 8, overlap=True)
+    run = Run(mixed_steps.plan, cache, Limits(4, 100))
+    run.add(request(list(range(9)), 1))
+    list(run.steps())
+    cache.take_events()
+    one = run.add(request(list(range(50, 62)), 9))
+    for _ in run.steps():
+        pass
+    kinds = [type(event).__name__ for event in cache.take_events()]
+    assert one.finish == "length"
+    assert kinds == ["BlockStored", "BlockRemoved", "BlockStored"]
+
+
+def test_with_overlap_a_prompt_is_found_when_the_step_after_its_own_is_planned() -> None:
+    cache = RadixCache(256, 1, overlap=True)
+    run = Run(prefill_first.plan, cache, Limits(4, 100))
+    run.add(request(list(range(40)), 9))
+    run.step()
+    during = run.add(request([*range(40), 77], 9))
+    run.step()
+    later = run.add(request([*range(40), 78], 9))
+    run.step()
+    assert (during.cached_tokens, later.cached_tokens) == (0, 40)
+    list(run.steps())
+    assert run.idle()

@@ -52,7 +52,7 @@ async def test_the_router_learns_all_it_asks_for(engine: CpuEngine) -> None:
         assert facts.fingerprint is not None
         assert facts.warning is None
         load = await read_load(client, EngineKind.VLLM, engine.url, 5.0)
-        assert load == {0: EngineLoad(0, 0, 0.0, None), 1: EngineLoad(0, 0, 0.0, None)}
+        assert load == {0: EngineLoad(0, 0, 0.0, False), 1: EngineLoad(0, 0, 0.0, False)}
 
 
 def test_salts_and_adapters_share_nothing(engine: CpuEngine) -> None:
@@ -136,18 +136,67 @@ def test_the_command_line_becomes_settings(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "words"),
     [
-        ["--face", "other"],
-        [],
-        ["--face", "vllm", "--events-port", "1"],
-        ["--face", "vllm", "--events-port", "5557", "--replay-port", "5558", "--dp-size", "2"],
-        ["--face", "vllm", "--cache-tokens", "16"],
-        ["--face", "vllm", "--adapter", "sql"],
+        (["--face", "other"], "'vllm', 'sglang'"),
+        ([], "--face"),
+        (["--face", "vllm", "--events-port", "1"], "--replay-port go together"),
+        (["--face", "vllm", "--events-port", "5557", "--replay-port", "5558", "--dp-size", "2"], "--dp-size 2 apart"),
+        (["--face", "vllm", "--cache-tokens", "16"], "--cache-tokens is 16"),
+        (["--face", "vllm", "--adapter", "sql"], "NAME=PATH"),
+        (["--face", "vllm", "--block-size", "0"], "--block-size is 0; allowed: 1 to 4096"),
+        (["--face", "vllm", "--dp-size", "-1"], "--dp-size is -1; allowed: 1 to 64"),
+        (["--face", "vllm", "--port", "70000"], "--port is 70000; allowed: 0 to 65535"),
+        (["--face", "vllm", "--max-running", "0"], "--max-running is 0; allowed: 1 to 65536"),
+        (["--face", "vllm", "--prefill-us", "nan"], "--prefill-us is nan"),
+        (["--face", "vllm", "--decode-us", "-1"], "--decode-us is -1"),
+        (["--face", "vllm", "--cache-tokens", "many"], "invalid int value: 'many'"),
+        (["--face", "vllm", "--hash-algorithm", "md5"], "'sha256', 'sha256_cbor', 'xxhash', 'xxhash_cbor'"),
+        (["--face", "sglang", "--policy", "random"], "'lru', 'lfu', 'fifo', 'mru', 'filo', 'slru'"),
     ],
 )
-def test_settings_that_cannot_work_stop_the_start(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_cannot_work_stop_the_start_and_are_named(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         read_settings(arguments)
     assert stopped.value.code == 2
-    assert "error:" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
+
+
+def test_an_engine_asleep_holds_nothing_runs_nothing_and_says_so(engine: CpuEngine) -> None:
+    cached(engine)
+    assert engine.http.post("/sleep").json() == {"status": "sleeping", "level": 1}
+    assert engine.http.get("/is_sleeping").json() == {"is_sleeping": True}
+    states = [line for line in engine.http.get("/metrics").text.splitlines() if "engine_sleep_state{" in line]
+    on = {line.split('sleep_state="')[1].split('"')[0] for line in states if line.endswith(" 1.0")}
+    assert on == {"weights_offloaded"}
+    with pytest.raises(httpx.ReadTimeout):
+        engine.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 1}, timeout=0.3)
+    assert engine.http.post("/wake_up").status_code == 200
+    assert engine.http.get("/is_sleeping").json() == {"is_sleeping": False}
+    assert cached(engine) == 0
+
+
+def test_going_to_sleep_aborts_what_runs() -> None:
+    with cpu_engine("vllm", decode_us=5_000.0) as engine:
+        body = {"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with engine.http.stream("POST", "/v1/completions", json=body) as answer:
+            wait_until(lambda: engine.busy() == 1, 2.0)
+            assert httpx.post(f"{engine.url}/sleep?level=2", trust_env=False).status_code == 200
+            assert '"finish_reason":"abort"' in answer.read().decode()
+        assert engine.busy() == 0
+        assert engine.engine.ranks[0].cache.stats().evictable == 0
+
+
+def test_an_unknown_sleep_level_is_a_400(engine: CpuEngine) -> None:
+    answer = engine.http.post("/sleep?level=9")
+    assert (answer.status_code, engine.http.get("/is_sleeping").json()) == (400, {"is_sleeping": False})
+    assert "0, 1, 2" in answer.text
+
+
+def test_the_time_to_the_first_token_is_a_histogram(engine: CpuEngine) -> None:
+    cached(engine)
+    lines = engine.http.get("/metrics").text.splitlines()
+    assert 'vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 1.0' in lines
+    assert 'vllm:e2e_request_latency_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 1.0' in lines

@@ -117,6 +117,7 @@ class Workload:
             sequence.tokens.append(action.token)
         rest = len(sequence.tokens) - sequence.computed_tokens
         if self.cache.extend(sequence, min(rest, action.count)):
+            self.cache.checkpoint(sequence)
             self._compute(sequence)
         self._remember(sequence.tokens, sequence.namespace)
 
