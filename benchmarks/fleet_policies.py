@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final, Protocol
 
@@ -15,11 +15,14 @@ from index.index import Index
 from index.pool import WorkerSpec
 from index.prompt import Prompt, WorkerMatch
 from index.worker import EngineKind, Trust, Worker
-from router.candidate import UNKNOWN_LOAD, Candidate, RouteQuery, WorkerLoad
+from router.candidate import UNKNOWN_LOAD, Candidate, Decision, RouteQuery, WorkerLoad
 from router.route import Router
 from router.settings import RouterSettings
 
 MODEL: Final = "m"
+NAMESPACE: Final = f"{MODEL}\0\0\0"
+"""As the service writes it: no adapter, no salt, no extra key."""
+
 NOTHING: Final = (0, 0, 0, 0)
 EVENT_DELAY_S: Final = 0.01
 """From the end of a step to its events being in the index: publishing, one network hop, applying."""
@@ -167,15 +170,8 @@ class KVRoute:
     def choose(self, job: Job, now: float) -> int:
         """What POST /route does with token ids: match, decide, record."""
         self._apply_events(now)
-        tokens = array("I", job.arrival.prompt).tobytes()
-        matches = self.index.match(MODEL, Prompt(tokens), self._workers)
-        candidates = [
-            candidate_of(worker, matches.get(worker), load)
-            for worker, load in zip(self._workers, self._loads, strict=True)
-        ]
-        query = RouteQuery(tokens, MODEL, None, len(job.arrival.prompt))
-        decision = self.router.decide(query, candidates, now)
-        assert decision is not None
+        loads = dict(zip(self._workers, self._loads, strict=True))
+        decision, query = decide(self.index, self.router, job.arrival.prompt, loads, now)
         self.router.record(str(job.number), decision, query, now)
         self.promised[job] = decision.reusable
         return self._numbers[decision.worker]
@@ -199,6 +195,19 @@ class KVRoute:
             while engine.events and engine.events[0][0] + EVENT_DELAY_S <= now:
                 at_s, events = engine.events.popleft()
                 self.index.apply(worker, EventBatch(at_s, events, 0))
+
+
+def decide(
+    index: Index, router: Router, prompt: list[int], loads: Mapping[Worker, WorkerLoad], now: float
+) -> tuple[Decision, RouteQuery]:
+    """What POST /route decides for these token ids, and what it would record."""
+    tokens = array("I", prompt).tobytes()
+    matches = index.match(MODEL, Prompt(tokens), list(loads))
+    candidates = [candidate_of(worker, matches.get(worker), load) for worker, load in loads.items()]
+    query = RouteQuery(tokens, NAMESPACE, None, len(prompt))
+    decision = router.decide(query, candidates, now)
+    assert decision is not None
+    return decision, query
 
 
 def candidate_of(worker: Worker, match: WorkerMatch | None, load: WorkerLoad) -> Candidate:

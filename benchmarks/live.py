@@ -13,14 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any, Final, NamedTuple
 
+from benchmarks.live_fleet import START_S, running_engines
 from benchmarks.live_load import MODEL, Client, Session, Turn, sessions
-from tests.support.cpu_engine import EngineProcess
 from tests.support.router_process import RouterProcess
 
 COSTS: Final = ("--prefill-us", "200", "--decode-us", "5000")
@@ -59,26 +58,13 @@ def main() -> None:
 
 def measured(engines: int, arguments: Sequence[str], begun: Sequence[Session], *, routed: bool) -> list[Turn]:
     """The conversations' turns on fresh engines, through a fresh router if `routed`."""
-    with running(engines, arguments) as urls:
+    with running_engines(engines, arguments) as urls:
         if not routed:
             return asyncio.run(Client(urls, None).play(begun))
         with RouterProcess(_fleet(urls, arguments[1])) as router:
             router.wait_until_ready()
-            router.wait(lambda: all(one["state"] == "live" for one in router.instances().values()))
+            router.wait(lambda: all(one["state"] == "live" for one in router.instances().values()), START_S)
             return asyncio.run(Client(urls, str(router.http.base_url).rstrip("/")).play(begun))
-
-
-@contextmanager
-def running(count: int, arguments: Sequence[str]) -> Iterator[list[str]]:
-    """The URLs of so many engines, each a process of its own; they are ended afterwards."""
-    with ExitStack() as stack:
-        started = []
-        for _ in range(count):
-            engine = EngineProcess(*arguments)
-            stack.callback(engine.close)
-            engine.start()
-            started.append(engine.url)
-        yield started
 
 
 def _fleet(urls: Sequence[str], face: str) -> dict[str, Any]:
