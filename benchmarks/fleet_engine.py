@@ -147,12 +147,12 @@ class SimulatedEngine:
             budget -= size
         while self._waiting and budget > 0 and self.running < self.costs.max_running:
             job = self._waiting[0]
-            size = self._admit(job, budget, now)
-            if size is None:
+            admitted = self._admit(job, budget, now)
+            if admitted is None:
                 break
             self._prefilling.append(self._waiting.popleft())
-            chunks.append((job, size))
-            budget -= size
+            chunks.append((job, admitted))
+            budget -= admitted
         return chunks, sum(size for _, size in chunks) * UNIT_TOKENS
 
     def _admit(self, job: Job, budget: int, now: float) -> int | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from matplotlib.axes import Axes
+
 from benchmarks.fleet_play import POLICIES, Result
 from benchmarks.plot_style import COLOURS, figure, save
 
@@ -49,7 +51,7 @@ def _draw_ttfts(names: list[str], by_setting: Mapping[str, list[Result]], folder
     save(drawing, folder / "fleet_ttft.png")
 
 
-def _bars(axes: Any, names: list[str], heights: Mapping[str, list[float]]) -> None:
+def _bars(axes: Axes, names: list[str], heights: Mapping[str, list[float]]) -> None:
     width = 0.8 / len(heights)
     for number, (policy, values) in enumerate(heights.items()):
         places = [position + (number - (len(heights) - 1) / 2) * width for position in range(len(names))]

@@ -150,8 +150,8 @@ class TextPrefix(Blind):
 class KVRoute:
     """kvroute itself: its index, fed by the engines' events, and its router. Lengths are in units.
 
-    Between event and decision lies `EVENT_DELAY_S`; loads are as of the last tick; first tokens and ends are reported, as
-    a gateway does through `/requests/{id}`.
+    Between event and decision lies `EVENT_DELAY_S`; loads are as of the last tick; first tokens and ends are reported,
+    as a gateway does through `/requests/{id}`.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Live: CPU engines and the real router over HTTP, round robin against kvroute.
 
-    python -m benchmarks.live [--compute timed|torch] [--engines 3] [--seconds 40] [--rate 1.2] [--plots docs/benchmarks]
+    python -m benchmarks.live [--compute timed|torch] [--engines 3] [--seconds 40] [--plots docs/benchmarks]
 
 The same conversations (`live_load`) go to fresh engines twice. Measured by the client: time to first token, with the
 question to the router in it; by the engines: cached tokens. Each request's cached_tokens is compared with what the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -69,10 +69,10 @@ class Client:
     async def play(self, begun: Sequence[Session]) -> list[Turn]:
         """All of them, each turn after the answer to the one before. Raises httpx.HTTPError for an engine's error."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        async with httpx.AsyncClient(timeout=TURN_LIMIT_S, limits=limits, trust_env=False) as http:
-            async with asyncio.TaskGroup() as group:
-                for session in begun:
-                    group.create_task(self._session(http, session))
+        client = httpx.AsyncClient(timeout=TURN_LIMIT_S, limits=limits, trust_env=False)
+        async with client as http, asyncio.TaskGroup() as group:
+            for session in begun:
+                group.create_task(self._session(http, session))
         return self.turns
 
     async def _session(self, http: httpx.AsyncClient, session: Session) -> None:
@@ -121,7 +121,7 @@ class Client:
         return route
 
 
-async def _chunks(answer: httpx.Response) -> Any:
+async def _chunks(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
     async for line in answer.aiter_lines():
         if line.startswith("data: {"):
             yield json.loads(line.removeprefix("data: "))

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
+
 from benchmarks.live_load import Turn
 from benchmarks.plot_style import COLOURS, figure, save
 
@@ -27,10 +29,7 @@ def draw(results: Mapping[str, Sequence[Turn]], path: Path, title: str) -> None:
     save(drawing, path)
 
 
-def _draw_differences(axes: object, differences: Counter[int]) -> None:
-    from matplotlib.axes import Axes
-
-    assert isinstance(axes, Axes)
+def _draw_differences(axes: Axes, differences: Counter[int]) -> None:
     widest = max(64, *(abs(one) for one in differences))
     edges = [widest * (2 * number - 21) / 21 for number in range(22)]
     axes.hist(list(differences), bins=edges, weights=list(differences.values()), color=COLOURS["kvroute"])

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 COLOURS: Final = {
     "round robin": "#b5b5b5",
@@ -28,7 +29,7 @@ def figure(width_in: float, height_in: float, columns: int = 1) -> tuple[Any, An
     return drawing, axes
 
 
-def save(drawing: Any, path: Path) -> None:
+def save(drawing: Figure, path: Path) -> None:
     """As a small PNG, without the date in it: equal numbers give an equal file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(path, dpi=110, metadata={"Software": None})

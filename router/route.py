@@ -7,7 +7,8 @@ Which worker, in this order:
    next best prefix that is not held back gets the request, at last the least loaded.
 2. Nobody can reuse anything: a worker that was just sent a prompt with this prefix (a guess, `router.predictions`).
 3. Ties, and cold prompts without a guess: the session's last worker, unless held back; else the least loaded (the
-   fewest prompt tokens to be computed, where first tokens are reported; then the fewest requests); among equals the one with the fewest recent assignments per weight, then the longest unused, at last a random one.
+   fewest prompt tokens to be computed, where first tokens are reported; then the fewest requests); among equals the
+   one with the fewest recent assignments per weight, then the longest unused, at last a random one.
 
 Which reason, first that fits:
 

@@ -16,7 +16,7 @@ class RouterSettings:
     guard_floor_requests: float = 16.0
     guard_multiple: float = 2.0
     backlog_weight: float = 0.05
-    """A prompt token that a worker must compute first counts so much of a reusable one (`router.backlog`). Zero: not."""
+    """A prompt token that a worker must compute first counts so much of a reusable one (see `router.backlog`)."""
 
     warm_request_cost: float = 0.25
     """A request assigned since the last report counts as the share of its prompt to be computed, at least this."""

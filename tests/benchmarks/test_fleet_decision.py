@@ -27,9 +27,9 @@ def expected(run: Running, prompt: list[int], seed: int) -> dict[str, Any]:
         for tracked in instance.workers.values()
     }
     router = run.service.routing.router
-    router._random = Random(seed)  # noqa: SLF001 (equals are told apart by lot: draw the same)
+    router._random = Random(seed)
     decision, _ = decide(run.service.around.index, router, prompt, loads, time.monotonic())
-    router._random = Random(seed)  # noqa: SLF001
+    router._random = Random(seed)
     scores = {worker.instance: round(score, 4) for worker, score in decision.scores.items()}
     return {
         "instance": decision.worker.instance,
