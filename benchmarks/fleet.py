@@ -25,7 +25,7 @@ from benchmarks.fleet_trace import Arrival, read_trace, trace_path
 PREFILL_US: Final = 100.0
 DECODE_US: Final = 20_000.0
 CAPACITIES: Final = {"tight": 8_000_000, "ample": 96_000_000}
-"""The fleet's KV caches together, in tokens. The trace has 94 million different ones in its prompts: ample holds them."""
+"""The fleet's KV caches together, in tokens. The trace's prompts have 94 million different ones: ample holds all."""
 
 LOADS: Final = {"moderate": 0.175, "high": 0.25}
 """The trace's arrival rate times so much for each engine: four engines get 0.7 and 1.0 of it, eight 1.4 and 2.0."""

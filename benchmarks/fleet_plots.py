@@ -46,8 +46,9 @@ def _draw_ttfts(names: list[str], by_setting: Mapping[str, list[Result]], folder
     axes.set_ylabel("seconds (log)")
     axes.set_title("Time to first token, 90th percentile")
     axes.legend(fontsize=8, ncols=4, loc="upper left")
-    lowest, highest = axes.get_ylim()
-    axes.set_ylim(lowest, highest * 2.5)
+    axes.set_ylim(1.0, 2.5 * axes.get_ylim()[1])  # all pictures from one second up: bars of a log scale have no zero
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
     save(drawing, folder / "fleet_ttft.png")
 
 
