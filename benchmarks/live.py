@@ -34,7 +34,7 @@ class Defaults(NamedTuple):
     cache_tokens: int
 
 
-DEFAULTS: Final = {"timed": Defaults(3, 1.2, 24_576), "torch": Defaults(2, 0.6, 24_576)}
+DEFAULTS: Final = {"timed": Defaults(3, 3.0, 24_576), "torch": Defaults(2, 0.6, 24_576)}
 
 
 def main() -> None:
