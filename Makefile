@@ -17,7 +17,7 @@ STAMP := .venv/.installed
 PACKAGES := redis-server redis-tools nginx libnginx-mod-http-js prometheus wget
 COMPOSE_PACKAGES := docker-compose
 
-.PHONY: help install run demo stack test check check-compose bench lock clean packages test-packages torch
+.PHONY: help install run demo stack test check check-compose bench lock clean packages test-packages torch litellm
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -62,6 +62,9 @@ bench: $(STAMP) packages  ## every script in benchmarks/ (but servers that one o
 
 torch: $(STAMP)  ## the CPU engine's model: torch into .venv, with all other versions as they are locked
 	$(PIP) install --quiet --constraint requirements.lock torch==2.13.0
+
+litellm: $(STAMP)  ## what the LiteLLM example and its tests need, with all other versions as they are locked
+	$(PIP) install --quiet --constraint requirements.lock "litellm>=1.108"
 
 lock: $(PYTHON)  ## resolve pyproject.toml anew into requirements.lock (needs the package index)
 	$(PYTHON) -m venv --clear build/lock

@@ -27,6 +27,9 @@ class RouterSection(BaseModel):
         _ROUTER.guard_floor_requests
     )
     guard_multiple: Annotated[float, Field(ge=1, le=1e6, description="1..1e6")] = _ROUTER.guard_multiple
+    backlog_weight: Annotated[float, Field(ge=0, le=1, description="reusable tokens per waiting token, 0..1")] = (
+        _ROUTER.backlog_weight
+    )
     warm_request_cost: Annotated[float, Field(ge=0, le=1, description="share of a request, 0..1")] = (
         _ROUTER.warm_request_cost
     )

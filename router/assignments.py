@@ -46,6 +46,7 @@ class Assignments:
         self._books: dict[Worker, _Book] = {}
         self._now = -inf
         self._last_finish = -inf
+        self._last_first_token = -inf
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -82,6 +83,7 @@ class Assignments:
         request = self._requests.get(request_id)
         if request is None:
             return False
+        self._last_first_token = self._now
         self._end_prefill(request)
         return True
 
@@ -99,6 +101,11 @@ class Assignments:
     def ends_reported(self) -> bool:
         """Whether ends of requests are being reported, so that the count of running ones means something."""
         return self._now - self._last_finish < self._settings.assignment_ttl_s
+
+    @property
+    def first_tokens_reported(self) -> bool:
+        """Whether first tokens are being reported, so that the prefill tokens in flight mean something."""
+        return self._now - self._last_first_token < self._settings.assignment_ttl_s
 
     def running(self, worker: Worker) -> int:
         """Requests assigned and neither finished nor expired."""

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from index.worker import Worker
+from index.worker import Trust, Worker
 from router.assignments import Assignments
+from router.backlog import Queue, outweighed
 from router.candidate import Candidate, WorkerLoad
 from router.settings import RouterSettings
 
 _LEAST_WEIGHT = 1e-6
+NO_GUESSES: Mapping[Worker, int] = {}
 
 
 class Pressure(NamedTuple):
-    """A worker's load per weight, in requests: `rank` for comparing, `held` if the load guard holds the worker back."""
+    """A worker's load per weight, in requests: `rank` for comparing, `held` if the load guard holds the worker back.
+
+    `backlog` are the prompt tokens that it has to compute first, per weight; zero where first tokens are not reported.
+    """
 
     rank: float
     held: bool
+    backlog: float = 0.0
 
 
 def weight_of(candidate: Candidate) -> float:
@@ -27,7 +33,13 @@ def weight_of(candidate: Candidate) -> float:
 
 
 def pressures(
-    candidates: Sequence[Candidate], assignments: Assignments, settings: RouterSettings, now: float
+    candidates: Sequence[Candidate],
+    assignments: Assignments,
+    settings: RouterSettings,
+    now: float,
+    *,
+    prompt_tokens: int = 0,
+    guesses: Mapping[Worker, int] = NO_GUESSES,
 ) -> dict[Worker, Pressure]:
     """Every candidate's pressure; at least one of them is not held back.
 
@@ -36,6 +48,9 @@ def pressures(
     unfinished requests if those are more and ends are reported: unknown is never the best. Where no engine reports,
     own requests of the last `load_window_s` are compared. The guard acts only on what is known: a report, or own
     unfinished requests when the gateway reports their ends.
+
+    Where first tokens are reported too, a worker is also held back whose queue of prompts outweighs its prefix
+    (`router.backlog`) of a request of `prompt_tokens`. `guesses` are tokens that a worker will probably hold by then.
     """
     assignments.advance(now)
     sights = [_sight(candidate, assignments, settings, now) for candidate in candidates]
@@ -43,10 +58,30 @@ def pressures(
     average = sum(reports) / len(reports) if reports else None
     ranks = [_rank(sight, average) for sight in sights]
     limit = max(settings.guard_floor_requests, settings.guard_multiple * (min(ranks) + 1))
-    return {
-        candidate.worker: Pressure(rank, held=sight.known > limit)
-        for candidate, sight, rank in zip(candidates, sights, ranks, strict=True)
-    }
+    pressures = [Pressure(rank, held=sight.known > limit) for sight, rank in zip(sights, ranks, strict=True)]
+    if assignments.first_tokens_reported and settings.backlog_weight:
+        saved = [max(trusted_reuse(one), guesses.get(one.worker, 0)) for one in candidates]
+        backlogs = [assignments.prefill_tokens(one.worker) / weight_of(one) for one in candidates]
+        queues = list(map(Queue, backlogs, saved))
+        pressures = _with_queues(pressures, queues, prompt_tokens, settings.backlog_weight)
+    return {candidate.worker: one for candidate, one in zip(candidates, pressures, strict=True)}
+
+
+def trusted_reuse(candidate: Candidate) -> int:
+    """What can be reused, in tokens: nothing of a worker whose events are not trusted."""
+    return 0 if candidate.trust is Trust.NONE else candidate.reusable
+
+
+def _with_queues(
+    pressures: Sequence[Pressure], queues: Sequence[Queue], prompt_tokens: int, weight: float
+) -> list[Pressure]:
+    """Judged among those that the count of requests does not hold back."""
+    free = [queue for queue, one in zip(queues, pressures, strict=True) if not one.held]
+    loses = dict(zip(free, outweighed(free, prompt_tokens, weight), strict=True))
+    return [
+        one._replace(held=one.held or loses[queue], backlog=queue.backlog)
+        for queue, one in zip(queues, pressures, strict=True)
+    ]
 
 
 class _Sight(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -11,6 +12,13 @@ from index.worker import Worker
 
 _STEPS = ((16, 256), (64, 1024))
 _LAST_STEP = 256
+
+
+class Guess(NamedTuple):
+    """The first `tokens` of a prompt will probably soon be held by these workers."""
+
+    tokens: int
+    workers: list[Worker]
 
 
 class Predictions:
@@ -30,12 +38,13 @@ class Predictions:
     def __len__(self) -> int:
         return len(self._order)
 
-    def holders(self, tokens: bytes, namespace: str, now: float) -> list[list[Worker]]:
+    def holders(self, tokens: bytes, namespace: str, now: float) -> list[Guess]:
         """The workers guessed to hold the prompt's prefixes, the longest prefix first."""
         self._drop_old(now)
         if not self._workers:
             return []
-        found = [list(self._workers[key]) for key in self._keys(tokens, namespace) if key in self._workers]
+        keys = zip(self._ends, self._keys(tokens, namespace), strict=False)
+        found = [Guess(end, list(self._workers[key])) for end, key in keys if key in self._workers]
         return found[::-1]
 
     def remember(self, tokens: bytes, namespace: str, worker: Worker, now: float) -> None:

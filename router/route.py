@@ -3,10 +3,12 @@
 Which worker, in this order:
 
 1. The longest reusable prefix wins; among equals the deeper match, then the faster tiers. A worker that the load guard
-   holds back is passed over: the next best prefix that is not held back gets the request, at last the least loaded.
+   holds back (too many requests, or more prompt tokens before this one than the prefix is worth) is passed over: the
+   next best prefix that is not held back gets the request, at last the least loaded.
 2. Nobody can reuse anything: a worker that was just sent a prompt with this prefix (a guess, `router.predictions`).
-3. Ties, and cold prompts without a guess: the session's last worker, unless held back; else the least loaded; among
-   equals the one with the fewest recent assignments per weight, then the longest unused, at last a random one.
+3. Ties, and cold prompts without a guess: the session's last worker, unless held back; else the least loaded (the
+   fewest prompt tokens to be computed, where first tokens are reported; then the fewest requests); among equals the
+   one with the fewest recent assignments per weight, then the longest unused, at last a random one.
 
 Which reason, first that fits:
 
@@ -27,7 +29,7 @@ from index.worker import Medium, Trust, Worker
 from router.affinity import SessionAffinity
 from router.assignments import Assignments
 from router.candidate import Candidate, Decision, Reason, RouteQuery
-from router.load_guard import Pressure, pressures, weight_of
+from router.load_guard import Pressure, pressures, trusted_reuse, weight_of
 from router.predictions import Predictions
 from router.settings import RouterSettings
 
@@ -50,12 +52,15 @@ class Router:
         eligible = [candidate for candidate in candidates if candidate.why is None]
         if not eligible:
             return None
-        pressure = pressures(eligible, self._assignments, self._settings, now)
+        guesses = {} if any(map(trusted_reuse, eligible)) else self._guesses(query, now)
+        pressure = pressures(
+            eligible, self._assignments, self._settings, now, prompt_tokens=query.prompt_tokens or 0, guesses=guesses
+        )
         session = self._session(query, eligible, now)
-        chosen = self._chosen(query, eligible, pressure, session, now)
+        chosen = self._chosen(eligible, pressure, session, guesses)
         reason = _reason(query, eligible, chosen, session)
         scores = {c.worker: _score(query, c, pressure[c.worker]) for c in eligible}
-        return Decision(chosen.worker, reason, scores, _reusable(chosen), weight_of(chosen))
+        return Decision(chosen.worker, reason, scores, trusted_reuse(chosen), weight_of(chosen))
 
     def record(self, request_id: str, decision: Decision, query: RouteQuery, now: float) -> None:
         """The request goes where `decision` says: count it as load, guess from it, remember the session."""
@@ -96,44 +101,37 @@ class Router:
 
     def _chosen(
         self,
-        query: RouteQuery,
         eligible: Sequence[Candidate],
         pressure: dict[Worker, Pressure],
         session: Worker | None,
-        now: float,
+        guesses: dict[Worker, int],
     ) -> Candidate:
         free = [candidate for candidate in eligible if not pressure[candidate.worker].held]
-        best = _longest(free)
-        if not best and not any(map(_reusable, eligible)):
-            best = self._guessed(query, free, now)
+        best = _longest(free) or _guessed(free, guesses)
         for candidate in best or free:
             if candidate.worker == session:
                 return candidate
         return self._least_loaded(best or free, pressure)
 
-    def _guessed(self, query: RouteQuery, free: Sequence[Candidate], now: float) -> list[Candidate]:
-        if query.tokens is None:
-            return []
-        for workers in self._predictions.holders(query.tokens, query.namespace, now):
-            holders = [candidate for candidate in free if candidate.worker in workers]
-            if holders:
-                return holders
-        return []
+    def _guesses(self, query: RouteQuery, now: float) -> dict[Worker, int]:
+        """What each will probably hold soon, in tokens."""
+        longest: dict[Worker, int] = {}
+        if query.tokens is not None:
+            for guess in self._predictions.holders(query.tokens, query.namespace, now):
+                for worker in guess.workers:
+                    longest.setdefault(worker, guess.tokens)
+        return longest
 
     def _least_loaded(self, candidates: Sequence[Candidate], pressure: dict[Worker, Pressure]) -> Candidate:
-        def due(candidate: Candidate) -> tuple[float, float, float]:
+        def due(candidate: Candidate) -> tuple[float, float, float, float]:
             share, last = self._assignments.share(candidate.worker)
-            return pressure[candidate.worker].rank, share + 1 / weight_of(candidate), last
+            own = pressure[candidate.worker]
+            return own.backlog, own.rank, share + 1 / weight_of(candidate), last
 
         ranked = [(due(candidate), candidate) for candidate in candidates]
         first = min(key for key, _ in ranked)
         equals = sorted((candidate for key, candidate in ranked if key == first), key=lambda equal: equal.worker)
         return equals[0] if len(equals) == 1 else self._random.choice(equals)
-
-
-def _reusable(candidate: Candidate) -> int:
-    """What can be reused: nothing of a worker whose events are not trusted."""
-    return 0 if candidate.trust is Trust.NONE else candidate.reusable
 
 
 def _longest(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -142,23 +140,28 @@ def _longest(candidates: Sequence[Candidate]) -> list[Candidate]:
     def quality(candidate: Candidate) -> tuple[int, ...]:
         media = candidate.by_medium
         known = (-media[Medium.OTHER], media[Medium.GPU], media[Medium.CPU])
-        return _reusable(candidate), candidate.matched, *known
+        return trusted_reuse(candidate), candidate.matched, *known
 
     best = max(map(quality, candidates))
     return [candidate for candidate in candidates if quality(candidate) == best] if best[0] else []
 
 
+def _guessed(free: Sequence[Candidate], guesses: dict[Worker, int]) -> list[Candidate]:
+    longest = max((guesses.get(candidate.worker, 0) for candidate in free), default=0)
+    return [candidate for candidate in free if longest and guesses.get(candidate.worker) == longest]
+
+
 def _reason(query: RouteQuery, eligible: Sequence[Candidate], chosen: Candidate, session: Worker | None) -> Reason:
-    longest = max(map(_reusable, eligible))
+    longest = max(map(trusted_reuse, eligible))
     if query.tokens is None or all(candidate.trust is Trust.NONE for candidate in eligible):
         return "fallback"
     if len(eligible) == 1:
         return "only"
     if longest:
-        return "prefix" if _reusable(chosen) == longest else "load"
+        return "prefix" if trusted_reuse(chosen) == longest else "load"
     return "affinity" if chosen.worker == session else "cold"
 
 
 def _score(query: RouteQuery, candidate: Candidate, pressure: Pressure) -> float:
-    share = _reusable(candidate) / query.prompt_tokens if query.prompt_tokens else 0.0
+    share = trusted_reuse(candidate) / query.prompt_tokens if query.prompt_tokens else 0.0
     return share - 1 if pressure.held else share

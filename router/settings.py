@@ -15,6 +15,8 @@ class RouterSettings:
 
     guard_floor_requests: float = 16.0
     guard_multiple: float = 2.0
+    backlog_weight: float = 0.05
+    """A prompt token that a worker must compute first counts so much of a reusable one (see `router.backlog`)."""
 
     warm_request_cost: float = 0.25
     """A request assigned since the last report counts as the share of its prompt to be computed, at least this."""
@@ -49,5 +51,7 @@ class RouterSettings:
     def __post_init__(self) -> None:
         if not self.guard_multiple >= 1 or not self.guard_floor_requests >= 0:
             raise ValueError("guard_multiple must be at least 1 and guard_floor_requests at least 0")
+        if not self.backlog_weight >= 0:
+            raise ValueError("backlog_weight must be at least 0")
         if not self.spread_half_life_s > 0:
             raise ValueError("spread_half_life_s must be above 0")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.predictions import Predictions
+from router.predictions import Guess, Predictions
 from tests.router.builders import worker
 
 A, B = worker("a"), worker("b")
@@ -28,21 +28,21 @@ def test_a_shared_prefix_is_found_at_every_boundary_it_reaches(shared: int, rest
     predictions = new_predictions()
     predictions.remember(packed([*range(shared), *range(10_000, 10_000 + rest)]), "m", A, 0.0)
     found = predictions.holders(packed([*range(shared), *range(50_000, 50_500)]), "m", 1.0)
-    assert found == [[A]] * sum(end <= shared for end in BOUNDARIES)
+    assert found == [Guess(end, [A]) for end in reversed(BOUNDARIES) if end <= shared]
 
 
 def test_the_longest_prefix_comes_first() -> None:
     predictions = new_predictions()
     predictions.remember(packed(range(16)), "m", A, 0.0)
     predictions.remember(packed(range(32)), "m", B, 0.0)
-    assert predictions.holders(packed(range(100)), "m", 0.0) == [[B], [A, B]]
+    assert predictions.holders(packed(range(100)), "m", 0.0) == [Guess(32, [B]), Guess(16, [A, B])]
 
 
 def test_a_longer_guess_is_found_when_the_shorter_one_has_expired() -> None:
     predictions = new_predictions()
     predictions.remember(packed(range(16)), "m", A, 0.0)
     predictions.remember(packed(range(32)), "m", A, 1.0)
-    assert predictions.holders(packed(range(100)), "m", 2.5) == [[A]]
+    assert predictions.holders(packed(range(100)), "m", 2.5) == [Guess(32, [A])]
 
 
 def test_namespaces_are_apart() -> None:
@@ -74,5 +74,5 @@ def test_forgetting_a_worker_keeps_the_others() -> None:
     predictions.remember(packed(range(64)), "m", A, 0.0)
     predictions.remember(packed(range(64)), "m", B, 0.0)
     predictions.forget(A)
-    assert predictions.holders(packed(range(64)), "m", 0.0) == [[B]] * 4
+    assert predictions.holders(packed(range(64)), "m", 0.0) == [Guess(end, [B]) for end in (64, 48, 32, 16)]
     assert len(predictions) == 4
