@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy.engine.settings import Face
-from tests.support.cpu_engine import free_ports
+from tests.support.ports import free_ports
 
 CACHE_TOKENS = 4096
 """Few, so that the requests evict."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from tests.support.cpu_engine import free_ports
+from tests.support.ports import free_ports
 
 START_S: Final = 120.0
 """Long enough for several processes that load torch on a busy machine."""

@@ -17,7 +17,7 @@ import pytest
 from deploy.stack.__main__ import START_S
 from deploy.stack.variables import read_variables
 from tests.deploy.stack.running import RunningStack
-from tests.support.cpu_engine import free_ports
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.xdist_group("stack")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from deploy.stack.dockerfile import Instruction, Stage, last, stages
-from tests.support.cpu_engine import free_ports
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.xdist_group("stack")  # not beside the tests that wait for a whole stack
 
