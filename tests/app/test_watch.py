@@ -75,7 +75,7 @@ def test_an_engine_that_came_back_elsewhere_is_followed_there() -> None:
         )
         engine.restart()
         publish(run, "a", publisher, vllm_stored(ASKED))
-        wait_until(lambda: len(run.instance("a")["workers"]) == 1, 5, lambda: run.instance("a"))
+        wait_until(lambda: len(run.instance("a")["workers"]) == 1, 15, lambda: run.instance("a"))
         assert [matched(run, prompt(number))["a"] for number in (0, 1)] == [0, 64]
         assert run.worker("a")["trust"] == "exact"
         assert run.route(prompt(0), model="m")["dp_rank"] == 0

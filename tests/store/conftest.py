@@ -12,7 +12,7 @@ from store.state import StateLimits, StateStore
 from store.state_url import open_store
 from tests.support.redis_server import RedisServer
 
-LIMITS = StateLimits(call_s=2.0, poll_s=0.02)
+LIMITS = StateLimits(call_s=5.0, poll_s=0.02)
 
 Replicas = Callable[[], StateStore]
 """Each call is another replica's store over the same contents."""

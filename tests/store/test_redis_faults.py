@@ -235,7 +235,7 @@ async def test_connections_killed_in_the_middle_lose_and_double_nothing(store: S
         answers: list[bool | None] = []
         while len(answers) < 3 or None in answers:
             try:
-                answers = await store.append([entry(seq, body=bytes(20_000)) for seq in range(start, start + 3)])
+                answers = await store.append([entry(seq, body=bytes(10_000)) for seq in range(start, start + 3)])
             except StateError as error:
                 reasons.add(error.reason)
     ended.set()
