@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import uvicorn
 
 from app.main import create_app
@@ -19,6 +21,7 @@ def run(settings: Settings, host: str, port: int) -> bool:
             create_app(settings),
             host=host,
             port=port,
+            http=http_protocol(),
             workers=1,
             lifespan="on",
             log_config=None,
@@ -29,3 +32,8 @@ def run(settings: Settings, host: str, port: int) -> bool:
     )
     server.run()
     return server.started
+
+
+def http_protocol() -> str:
+    """For uvicorn's `http`: the protocol with the short way, where its parser is installed."""
+    return "app.short_http:ShortHttp" if find_spec("httptools") is not None else "auto"

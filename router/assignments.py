@@ -111,6 +111,11 @@ class Assignments:
         return True
 
     @property
+    def now(self) -> float:
+        """The time that numbers are read as of."""
+        return self._now
+
+    @property
     def ends_reported(self) -> bool:
         """Whether ends of requests are being reported, so that the count of running ones means something."""
         return self._now - self._last_finish < self._settings.assignment_ttl_s
@@ -151,8 +156,13 @@ class Assignments:
 
     def share(self, worker: Worker) -> tuple[float, float]:
         """The faded count of assignments per weight, and when the last was made (-inf: never). The lesser is due."""
-        book = self._current(worker)
+        book = self._books.get(worker)
         return (0.0, -inf) if book is None else (self._faded(book), book.last)
+
+    def share_then(self, worker: Worker) -> tuple[float, float]:
+        """The count as it was when the last was made, and when that was. It stays until `changes` names the worker."""
+        book = self._books.get(worker)
+        return (0.0, -inf) if book is None else (book.share, book.last)
 
     def forget(self, worker: Worker) -> None:
         """Drop the worker's load and share. Its request ids stay reportable until they expire."""
@@ -192,6 +202,7 @@ class Assignments:
         idle = self._now - max(self._settings.request_ttl_s, 10 * self._settings.spread_half_life_s)
         for worker in [worker for worker, book in self._books.items() if book.last < idle]:
             del self._books[worker]
+            self.changes.note(worker)
 
     def _drop_request(self, request_id: str) -> None:
         request = self._requests.pop(request_id, None)

@@ -175,19 +175,10 @@ class Router:
         return next((places for places in guesses if places), [])
 
     def _least_loaded_among(self, best: Sequence[int], standing: Standing) -> int:
-        places = best or standing.idlest()
-        if len(places) == 1:
-            return places[0]
-        first, equals = None, list[int]()
-        for place in places:
-            share, last = self._assignments.share(standing.candidates[place].worker)
-            due = standing.ranks[place], share + 1 / standing.weights[place], last
-            if first is None or due < first:
-                first, equals = due, [place]
-            elif due == first:
-                equals.append(place)
-        equals.sort(key=lambda place: standing.candidates[place].worker)
-        return equals[0] if len(equals) == 1 else self._random.choice(equals)
+        equals = standing.due(best or standing.idlest())
+        if len(equals) == 1:
+            return equals[0]
+        return self._random.choice(sorted(equals, key=lambda place: standing.candidates[place].worker))
 
 
 def _reusable(candidate: Candidate) -> int:

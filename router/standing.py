@@ -7,7 +7,7 @@ is replaced, when `Assignments` says so, or at a time that is known beforehand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import exp2, inf
 
 from index.worker import Trust, Worker
 from router.assignments import Assignments
@@ -37,6 +37,7 @@ class Standing:
         self._assignments = assignments
         self._settings = settings
         self._sights: list[Sight] = []
+        self._shares: list[tuple[float, float, float]] = []
         self._until: list[float] = []
         self._unreported = 0
         self._stale: set[int] = set()
@@ -64,8 +65,23 @@ class Standing:
         """The places of the least loaded candidates; none of them is held back."""
         ranks, least = self.ranks, self.least
         if ranks.count(least) == 1:
-            return (ranks.index(least),)
+            return [ranks.index(least)]
         return [place for place, rank in enumerate(ranks) if rank == least]
+
+    def due(self, places: Sequence[int]) -> Sequence[int]:
+        """Those of `places` with the least rank; of these, those with the fewest recent assignments, then longest idle."""
+        if len(places) > 1:
+            least = min([self.ranks[place] for place in places])
+            places = [place for place in places if self.ranks[place] == least]
+        if len(places) == 1:
+            return places
+        now, half_life_s = self._assignments.now, self._settings.spread_half_life_s
+        turns = [
+            ((share * exp2((last - now) / half_life_s) if share else 0.0) + one, last)
+            for share, last, one in map(self._shares.__getitem__, places)
+        ]
+        first = min(turns)
+        return [place for place, turn in zip(places, turns, strict=True) if turn == first]
 
     def refresh(self, now: float) -> None:
         """Take over what changed until `now`."""
@@ -92,6 +108,7 @@ class Standing:
         self._seen, self._ends_reported = self._assignments.changes.count, self._assignments.ends_reported
         self._stale.clear()
         self._sights = [sight_of(one, self._assignments, self._settings, now) for one in self.candidates]
+        self._shares = [self._share_of(place) for place in range(len(self.candidates))]
         self._until = [self._lasts(one, now) for one in self.candidates]
         self._unreported = sum(sight.report is None for sight in self._sights)
         self._rank_all()
@@ -102,6 +119,7 @@ class Standing:
         for place in self._stale:
             candidate = self.candidates[place]
             sight = sight_of(candidate, self._assignments, self._settings, now)
+            self._shares[place] = self._share_of(place)
             self._until[place] = self._lasts(candidate, now)
             self._unreported += (sight.report is None) - (self._sights[place].report is None)
             self._sights[place] = sight
@@ -120,6 +138,10 @@ class Standing:
         self._next = min(self._until)
         self.least = min(self.ranks)
         self._limit = guard_limit(self.least, self._settings)
+
+    def _share_of(self, place: int) -> tuple[float, float, float]:
+        """The candidate's assignments as of its last one, when that was, and what one more would add."""
+        return *self._assignments.share_then(self.candidates[place].worker), 1 / self.weights[place]
 
     def _lasts(self, candidate: Candidate, now: float) -> float:
         """Until when the candidate's numbers stay as they are if nothing is reported."""
