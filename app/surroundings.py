@@ -36,6 +36,8 @@ class Surroundings:
     client: httpx.AsyncClient
     context: zmq.asyncio.Context
     polls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(POLLS_AT_ONCE))
+    applying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the stream that reads and applies events: one at a time, and not for long, whatever all engines send."""
     writer: StateWriter | None = None
     """Who keeps the state; None when nothing outlives the process."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from pydantic import BaseModel
 from app.logs import configure_logs
 from app.main import create_app
 from app.service import Service
+from app.serving import http_protocol
 from app.settings import Settings
 from benchmarks.workload import prompts, stored
 from index.event import EventBatch
@@ -36,8 +38,11 @@ class PlainBody(BaseModel):
     token_ids: list[int]
 
 
-def main(port: int, prompt_file: Path) -> None:
-    """Serve on `port`; a prompt of 2,048 blocks that one worker holds goes to `prompt_file`."""
+def main(port: int, prompt_file: Path, short: bool) -> None:
+    """Serve on `port`; a prompt of 2,048 blocks that one worker holds goes to `prompt_file`.
+
+    `short`: with the short way that `kvroute serve` has; else under uvicorn's own protocol.
+    """
     instances = [
         {"id": f"worker-{number}", "engine": "vllm", "model": "m", "url": f"http://127.0.0.1:{9}/{number}"}
         for number in range(WORKERS)
@@ -50,10 +55,10 @@ def main(port: int, prompt_file: Path) -> None:
     configure_logs(settings.log)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with own_lifespan(app):
+    async def lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
+        async with own_lifespan(app) as state:
             prompt_file.write_text(json.dumps(_fill(service)))  # noqa: ASYNC240
-            yield
+            yield state or {}
 
     app.router.lifespan_context = lifespan
 
@@ -61,7 +66,8 @@ def main(port: int, prompt_file: Path) -> None:
     async def reference(body: PlainBody) -> dict[str, int]:
         return {"tokens": len(body.token_ids)}
 
-    uvicorn.run(app, host="127.0.0.1", port=port, log_config=None, access_log=False)
+    http = http_protocol() if short else "auto"
+    uvicorn.run(app, host="127.0.0.1", port=port, http=http, log_config=None, access_log=False)
 
 
 def _fill(service: Service) -> list[int]:
@@ -75,4 +81,4 @@ def _fill(service: Service) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "short")

@@ -7,4 +7,6 @@ namespace kvroute {
 
 void bind_hashes(nanobind::module_& module);
 
+void bind_tokens(nanobind::module_& module);
+
 }  // namespace kvroute
