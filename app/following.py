@@ -27,8 +27,6 @@ from store.state import StateError
 
 _log = structlog.stdlib.get_logger("kvroute.follow")
 
-SLICE_S = 0.001
-"""How long batches are applied, all streams together, before requests get their turn."""
 RETRY_S = 5.0
 """Between two attempts to open sockets."""
 
@@ -230,15 +228,13 @@ class Following:
         async with listener:
             while True:
                 await listener.ready()
-                async with self._around.applying:
-                    signals = deque(listener.take())
-                    if not any(isinstance(signal, Clear) for signal in signals):
-                        self._tell_process(listener, tracked)
-                    _apply(signals, ingest)
+                end = await self._around.turns.turn()
+                signals = deque(listener.take())
+                if not any(isinstance(signal, Clear) for signal in signals):
+                    self._tell_process(listener, tracked)
+                _apply(signals, ingest, end)
                 while signals:
-                    await asyncio.sleep(0)
-                    async with self._around.applying:
-                        _apply(signals, ingest)
+                    _apply(signals, ingest, await self._around.turns.turn())
                 self._instance.tried = self._instance.tried or tracked.link_up
                 self._tell_process(listener, tracked)
 
@@ -251,9 +247,8 @@ class Following:
         return await fingerprint(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)
 
 
-def _apply(signals: deque[Signal], ingest: WorkerIngest) -> None:
-    """Apply what waits, for one slice of time; what is left stays."""
-    end = time.perf_counter() + SLICE_S
+def _apply(signals: deque[Signal], ingest: WorkerIngest, end: float) -> None:
+    """Apply what waits, at least one, until it is `end`; what is left stays."""
     while signals:
         ingest.take(signals.popleft())
         if time.perf_counter() > end:
