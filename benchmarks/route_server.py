@@ -57,6 +57,7 @@ def main(port: int, prompt_file: Path, short: bool) -> None:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
         async with own_lifespan(app) as state:
+            await service.stop()  # nobody asks engines that are not there
             prompt_file.write_text(json.dumps(_fill(service)))  # noqa: ASYNC240
             yield state or {}
 
