@@ -5,9 +5,11 @@ Also serves `POST /reference`: what a plain FastAPI endpoint with a pydantic lis
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,8 +25,9 @@ from app.service import Service
 from app.serving import http_protocol
 from app.settings import Settings
 from benchmarks.workload import prompts, stored
+from engine.load import EngineLoad
 from index.event import EventBatch
-from index.worker import Worker
+from index.worker import Trust, Worker
 
 WORKERS = 64
 BLOCKS = 10_240
@@ -59,7 +62,9 @@ def main(port: int, prompt_file: Path, short: bool) -> None:
         async with own_lifespan(app) as state:
             await service.stop()  # nobody asks engines that are not there
             prompt_file.write_text(json.dumps(_fill(service)))  # noqa: ASYNC240
+            reports = asyncio.create_task(_report(service))
             yield state or {}
+            reports.cancel()
 
     app.router.lifespan_context = lifespan
 
@@ -79,6 +84,21 @@ def _fill(service: Service) -> list[int]:
             service.around.index.apply(Worker(f"worker-{number}", 0), EventBatch(1.0, [stored(tokens, hashes)], 0))
             held = tokens
     return held
+
+
+async def _report(service: Service) -> None:
+    """What watching the engines would set: their streams are up, and each reports its load once a second."""
+    dice = random.Random(2)
+    for instance in service.around.fleet:
+        instance.reachable = True
+        for tracked in instance.workers.values():
+            tracked.link_up, tracked.trust = True, Trust.EXACT
+    while True:
+        for instance in service.around.fleet:
+            for tracked in instance.workers.values():
+                tracked.load = EngineLoad(float(dice.randint(2, 12)), 0.0, 0.5, False)
+                tracked.load_at = time.monotonic()
+        await asyncio.sleep(1)
 
 
 if __name__ == "__main__":
