@@ -29,20 +29,21 @@ from tests.support.ports import free_port
 
 ENGINES = 64
 PAUSE_S = 0.004
-SETTLE_S = 2.0
+SETTLE_S = 10.0
+"""Until all engines are found, and asked what they are."""
 
 
 def main() -> None:
     """Start both processes, measure, print."""
     rates = [float(sys.argv[1])] if len(sys.argv) > 1 else [1_000.0, 5_000.0, 20_000.0]
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
-    port, ports = free_port(), [free_port() for _ in range(ENGINES)]
+    port, http_port, ports = free_port(), free_port(), [free_port() for _ in range(ENGINES)]
     print(f"core: {CORE.name}; {ENGINES} engines; load average {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "fleet.yaml"
-        settings.write_text(json.dumps(_settings(ports)))
+        settings.write_text(json.dumps(_settings(http_port, ports)))
         serve = [sys.executable, "-m", "app.cli", "serve", "--config", str(settings), "--port", str(port)]
-        play = [sys.executable, "-m", "benchmarks.storm_publisher", "0", *map(str, ports)]
+        play = [sys.executable, "-m", "benchmarks.storm_publisher", str(http_port), *map(str, ports)]
         engines = subprocess.Popen(play, stdin=subprocess.PIPE, text=True)
         router = subprocess.Popen(serve)
         try:
@@ -108,10 +109,10 @@ def _tell(engines: IO[str], rate: float) -> None:
     engines.flush()
 
 
-def _settings(ports: list[int]) -> dict[str, object]:
+def _settings(http_port: int, ports: list[int]) -> dict[str, object]:
     engines = [
-        {"id": f"engine-{number}", "engine": "vllm", "model": "m", "url": "http://127.0.0.1:9", "dp_size": 1,
-         "events": f"tcp://127.0.0.1:{port}"}
+        {"id": f"engine-{number}", "engine": "vllm", "model": "m", "dp_size": 1,
+         "url": f"http://127.0.0.1:{http_port}/{number}", "events": f"tcp://127.0.0.1:{port}"}
         for number, port in enumerate(ports)
     ]  # fmt: skip
     quiet = {"load_interval_s": 3600.0, "discovery_interval_s": 3600.0}

@@ -1,8 +1,8 @@
-"""Engines that publish events as fast as told: `python -m benchmarks.storm_publisher BATCHES_PER_S PORT ...`.
+"""Engines that publish events as fast as told: `python -m benchmarks.storm_publisher HTTP_PORT PORT ...`.
 
 One PUB socket per port. A batch stores 16 blocks of 16 tokens, the next of the same engine removes them, so that what
-is held stays bounded. Rate 0: nothing, until a line with another rate comes on stdin.
-The rate is over all ports.
+is held stays bounded. Each line on stdin is a rate in batches per second over all ports; 0, as at first: none. Over
+HTTP, one port for all, they tell nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import random
 import sys
 import threading
 import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 
 import msgspec
@@ -23,8 +25,10 @@ KEPT = 64
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def main(rate: float, ports: list[int]) -> None:
+def main(http_port: int, ports: list[int]) -> None:
     """Publish until stdin ends."""
+    http = ThreadingHTTPServer(("127.0.0.1", http_port), _Nothing)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
     context = zmq.Context()
     sockets = []
     for port in ports:
@@ -32,7 +36,7 @@ def main(rate: float, ports: list[int]) -> None:
         socket.set(zmq.SNDHWM, 0)
         socket.bind(f"tcp://127.0.0.1:{port}")
         sockets.append(socket)
-    wanted = [rate]
+    wanted = [0.0]
     threading.Thread(target=_listen, args=(wanted,), daemon=True).start()
     payloads = [_payloads(number) for number in range(len(ports))]
     sent = 0
@@ -46,6 +50,17 @@ def main(rate: float, ports: list[int]) -> None:
             sent += 1
             if sent % 16 == 0 and wanted[0] > 0:
                 time.sleep(16 / wanted[0])
+
+
+class _Nothing(BaseHTTPRequestHandler):
+    """Answers that there is nothing here: the engine is reached, and tells nothing."""
+
+    def do_GET(self) -> None:
+        with suppress(ConnectionError):  # who asked may have given up
+            self.send_error(404)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
 
 
 def _listen(wanted: list[float]) -> None:
@@ -67,4 +82,4 @@ def _payloads(seed: int) -> list[bytes]:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), [int(port) for port in sys.argv[2:]])
+    main(int(sys.argv[1]), [int(port) for port in sys.argv[2:]])
