@@ -51,11 +51,13 @@ check-native: $(STAMP)  ## the native core's tests over a build with AddressSani
 		LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so) $$($${CXX:-g++} -print-file-name=libstdc++.so)" \
 		$(PYTHON) -m pytest -p tests.support.core_file $(or $(ARGS),$(NATIVE_TESTS))
 
-fuzz-native: $(STAMP)  ## libFuzzer over event payloads for SECONDS (needs clang): make fuzz-native SECONDS=600
+fuzz-native: $(STAMP)  ## libFuzzer over event payloads and bodies, each for SECONDS (needs clang): make fuzz-native SECONDS=600
 	cmake -S . -B build/fuzz -DKVROUTE_FUZZ=ON -DKVROUTE_SANITIZE=ON -DCMAKE_CXX_COMPILER=clang++ >/dev/null
 	cmake --build build/fuzz --parallel 2
 	mkdir -p build/fuzz/corpus && $(PYTHON) -m tests.fuzz.seeds build/fuzz/corpus
 	build/fuzz/tests/fuzz/fuzz_payload -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 build/fuzz/corpus
+	mkdir -p build/fuzz/bodies && printf '{"model":"m","token_ids":[1, 23,4567890]}' >build/fuzz/bodies/first
+	build/fuzz/tests/fuzz/fuzz_token_list -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 build/fuzz/bodies
 
 bench: $(STAMP) redis  ## every script in benchmarks/ (but servers that one of them starts)
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v _server.py); do \
