@@ -9,6 +9,10 @@ ARGS ?=
 # Percent of statements and branches that the whole of the tests must reach. Raise it with the tests, do not lower it.
 COVERAGE := 90
 
+SECONDS ?= 60
+NATIVE_TESTS := tests/index/test_native.py tests/index/test_block_cores.py tests/index/test_block_golden.py \
+	tests/index/test_block_pools.py tests/index/test_dump.py
+
 PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 STAMP := .venv/.installed
@@ -17,7 +21,7 @@ STAMP := .venv/.installed
 PACKAGES := redis-server redis-tools nginx libnginx-mod-http-js prometheus wget
 COMPOSE_PACKAGES := docker-compose
 
-.PHONY: help install run demo stack test check check-compose bench lock clean packages test-packages torch litellm
+.PHONY: help install run demo stack test check check-compose check-native fuzz-native bench lock clean packages test-packages torch litellm
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -53,6 +57,23 @@ check-compose: $(STAMP)  ## docker-compose.yml read by a real compose, in both p
 		echo "docker-compose.yml is not checked: there is no docker-compose (sudo apt-get install docker-compose)"; \
 	fi
 
+check-native: $(STAMP)  ## the native core's tests over a build with AddressSanitizer and UBSan
+	cmake -S . -B build/sanitize -DKVROUTE_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+		-DPython_EXECUTABLE="$(abspath $(PYTHON))" >/dev/null
+	cmake --build build/sanitize --parallel 2
+	KVROUTE_CORE_FILE="$$(ls build/sanitize/_core.*.so)" KVROUTE_CORE=native PYTHONMALLOC=malloc \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+		LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so) $$($${CXX:-g++} -print-file-name=libstdc++.so)" \
+		$(PYTHON) -m pytest -p tests.support.core_file $(or $(ARGS),$(NATIVE_TESTS))
+
+fuzz-native: $(STAMP)  ## libFuzzer over event payloads and bodies, each for SECONDS (needs clang): make fuzz-native SECONDS=600
+	cmake -S . -B build/fuzz -DKVROUTE_FUZZ=ON -DKVROUTE_SANITIZE=ON -DCMAKE_CXX_COMPILER=clang++ >/dev/null
+	cmake --build build/fuzz --parallel 2
+	mkdir -p build/fuzz/corpus && $(PYTHON) -m tests.fuzz.seeds build/fuzz/corpus
+	build/fuzz/tests/fuzz/fuzz_payload -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 build/fuzz/corpus
+	mkdir -p build/fuzz/bodies && printf '{"model":"m","token_ids":[1, 23,4567890]}' >build/fuzz/bodies/first
+	build/fuzz/tests/fuzz/fuzz_token_list -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 build/fuzz/bodies
+
 bench: $(STAMP) packages  ## every script in benchmarks/ (but servers that one of them starts, and what needs real engines)
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v -e _server.py -e compare_live.py); do \
 		name=$$(basename "$$script" .py); \
@@ -83,7 +104,7 @@ clean:  ## remove .venv, caches and build products
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml requirements.lock | $(PYTHON)
+$(STAMP): pyproject.toml requirements.lock CMakeLists.txt $(wildcard index/core/*.cpp index/core/*.h) | $(PYTHON)
 	$(PIP) install --quiet --requirement requirements.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch "$@"
