@@ -140,24 +140,22 @@ class FlatTable {
     return at >= from ? at - from : at + slots.size() - from;
   }
 
-  // Puts a slot whose key is not there into its place and moves those behind it along. There must be room.
-  static Slot* place(SlotArray<Slot>& slots, Slot moving) {
-    std::size_t at = home_in(slots, mixed(moving.key));
-    Slot* placed = nullptr;
-    for (std::size_t distance = 0;; ++distance) {
-      Slot& slot = slots[at];
-      if (slot.key == 0) {
-        slot = moving;
-        return placed != nullptr ? placed : &slot;
-      }
-      const std::size_t other = distance_in(slots, slot, at);
-      if (other < distance) {
-        std::swap(slot, moving);
-        if (placed == nullptr) placed = &slot;
-        distance = other;
-      }
-      at = at + 1 < slots.size() ? at + 1 : 0;
+  // Puts a slot whose key is not there into its place and moves the rest of its run along. There must be room.
+  static Slot* place(SlotArray<Slot>& slots, const Slot& fresh) {
+    const std::size_t last = slots.size() - 1;
+    std::size_t at = home_in(slots, mixed(fresh.key));
+    for (std::size_t distance = 0; slots[at].key != 0 && distance_in(slots, slots[at], at) >= distance; ++distance) {
+      at = at < last ? at + 1 : 0;
     }
+    std::size_t free = at;
+    while (slots[free].key != 0) free = free < last ? free + 1 : 0;
+    while (free != at) {
+      const std::size_t before = free > 0 ? free - 1 : last;
+      slots[free] = slots[before];
+      free = before;
+    }
+    slots[at] = fresh;
+    return &slots[at];
   }
 
   void shift_back(std::size_t at) {
