@@ -1,9 +1,9 @@
 """What a held block costs in memory: `python -m benchmarks.index_memory`.
 
 64 workers x 10,000 blocks of 16 tokens, all different (the worst case) and all shared, each core in a process of its
-own (or as many workers and blocks as named: `python -m benchmarks.index_memory 1024 1000`). Tokens are drawn as bytes and
-dropped at once, so that what is measured is the index. Prints resident bytes per (worker, block), what `index_bytes`
-says, what is left after every worker was removed, and the ratio to a reference: one Python set of workers per hash.
+own; or as many workers and blocks as named: `python -m benchmarks.index_memory 1024 1000`. Tokens are drawn as bytes
+and dropped at once, so that what is measured is the index. Prints resident bytes per (worker, block), what
+`index_bytes` says, what is left after every worker was removed, and the ratio to a reference: one set per hash.
 """
 
 from __future__ import annotations
