@@ -1,7 +1,7 @@
 """How many stored blocks a second go from payload bytes into the index: `python -m benchmarks.index_apply`.
 
-Prints, for both cores, blocks per CPU-second for events of 16 and 128 blocks into an index that holds 640,000 blocks, and
-the ratio to a reference in the same run: msgspec's bare decoding and one set of workers per engine hash, without tokens.
+Prints, for both cores, blocks per CPU-second for events of 16 and 128 blocks into an index that holds 640,000 blocks,
+and the ratio to a reference in the same run: msgspec's bare decoding and one set of workers per hash, without tokens.
 """
 
 from __future__ import annotations

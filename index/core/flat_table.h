@@ -166,12 +166,34 @@ class FlatTable {
     slots_[at] = Slot{};
   }
 
+  // Slots lie in order of their places here, and so they do there, but for those that shared one place here and those
+  // at the front whose run began at the end: most are written one behind the other, the others are put in as new ones.
   void resize(std::size_t count) {
     SlotArray<Slot> larger(count);
-    for (std::size_t at = 0; at < slots_.size(); ++at) {
-      if (slots_[at].key != 0) place(larger, slots_[at]);
+    std::size_t next = 0, latest = 0;
+    const std::size_t first = wrapped();
+    for (std::size_t at = first; at < slots_.size(); ++at) {
+      if (slots_[at].key == 0) continue;
+      const std::size_t from = home_in(larger, mixed(slots_[at].key));
+      if (from < latest || next >= count) {
+        place(larger, slots_[at]);
+        while (next < count && larger[next].key != 0) ++next;
+        continue;
+      }
+      latest = from;
+      next = from > next ? from : next;
+      if (next < count) larger[next++] = slots_[at];
+      else place(larger, slots_[at]);
     }
+    for (std::size_t at = 0; at < first; ++at) place(larger, slots_[at]);
     slots_ = std::move(larger);
+  }
+
+  // How many slots at the front belong to the run that began at the end.
+  std::size_t wrapped() const {
+    std::size_t at = 0;
+    while (at < slots_.size() && slots_[at].key != 0 && home(mixed(slots_[at].key)) > at) ++at;
+    return at;
   }
 
   SlotArray<Slot> slots_;
