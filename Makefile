@@ -70,6 +70,7 @@ fuzz-native: $(STAMP)  ## libFuzzer over event payloads and bodies, each for SEC
 	cmake -S . -B build/fuzz -DKVROUTE_FUZZ=ON -DKVROUTE_SANITIZE=ON -DCMAKE_CXX_COMPILER=clang++ >/dev/null
 	cmake --build build/fuzz --parallel 2
 	mkdir -p build/fuzz/corpus && $(PYTHON) -m tests.fuzz.seeds build/fuzz/corpus
+	mkdir -p build/fuzz/table && build/fuzz/tests/fuzz/fuzz_table -max_total_time=$(SECONDS) -max_len=4096 build/fuzz/table
 	build/fuzz/tests/fuzz/fuzz_payload -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 build/fuzz/corpus
 	mkdir -p build/fuzz/bodies && printf '{"model":"m","token_ids":[1, 23,4567890]}' >build/fuzz/bodies/first
 	build/fuzz/tests/fuzz/fuzz_token_list -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 build/fuzz/bodies

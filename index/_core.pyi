@@ -8,3 +8,8 @@ def prompt_keys(root: bytes, tokens: bytes, block_size: int) -> bytes:
 
 def token_list(body: bytes) -> tuple[bytes, bytes] | None:
     """The ids of the list in the member token_ids or prompt of a JSON object, and the body with [0] in its place."""
+
+class BlockHolders:
+    """One pool's storage. Its methods are those of `index/native_holders.py`, by number of worker, group and medium."""
+
+    def __init__(self, block_size: int) -> None: ...

@@ -14,7 +14,7 @@ def main() -> None:
     """One file per payload, behind the byte that the fuzz target takes for itself."""
     folder = Path(sys.argv[1])
     for name in vllm_streams():
-        for seq, payload in list(sorted(vllm_stream(name).payloads.items()))[:OF_EACH]:
+        for seq, payload in sorted(vllm_stream(name).payloads.items())[:OF_EACH]:
             (folder / f"{name}-{seq}").write_bytes(b"\xf7" + payload)
 
 
