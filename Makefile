@@ -59,7 +59,7 @@ clean:  ## remove .venv, caches and build products
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml requirements.lock | $(PYTHON)
+$(STAMP): pyproject.toml requirements.lock CMakeLists.txt $(wildcard index/core/*.cpp index/core/*.h) | $(PYTHON)
 	$(PIP) install --quiet --requirement requirements.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch "$@"

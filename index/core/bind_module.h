@@ -1,0 +1,10 @@
+// The parts of the extension module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace kvroute {
+
+void bind_hashes(nanobind::module_& module);
+
+}  // namespace kvroute
