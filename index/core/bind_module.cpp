@@ -4,4 +4,5 @@
 NB_MODULE(_core, module) {
   module.doc() = "The native core of index/: the same answers as its Python form, faster and smaller.";
   kvroute::bind_hashes(module);
+  kvroute::bind_radix(module);
 }

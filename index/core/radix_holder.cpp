@@ -31,9 +31,9 @@ std::optional<std::int64_t> Holder::bind(std::int64_t handle, std::int64_t page)
   return before == page ? std::nullopt : before;
 }
 
-void Holder::unbind(Handles pages) {
+void Holder::unbind(Handles held) {
   if (named.empty()) return;
-  for (const std::int64_t page : pages) {
+  for (const std::int64_t page : held) {
     const auto found = named.find(page);
     if (found == named.end()) continue;
     for (const std::int64_t handle : found->second) meaning.erase(handle);
@@ -45,13 +45,13 @@ bool Holder::has_odd(Handles handles) const {
   return !meaning.empty() && std::any_of(handles.begin(), handles.end(), [&](auto h) { return meaning.contains(h); });
 }
 
-void Holder::copy(Handles pages) {
-  for (const std::int64_t page : pages) ++copies[page];
+void Holder::copy(Handles held) {
+  for (const std::int64_t page : held) ++copies[page];
 }
 
-std::uint32_t Holder::drop_copies(Handles pages) {
+std::uint32_t Holder::drop_copies(Handles held) {
   std::uint32_t dropped = 0;
-  for (const std::int64_t page : pages) {
+  for (const std::int64_t page : held) {
     const auto found = copies.find(page);
     if (found == copies.end() || !found->second) break;
     if (!--found->second) copies.erase(found);
@@ -60,9 +60,9 @@ std::uint32_t Holder::drop_copies(Handles pages) {
   return dropped;
 }
 
-std::uint32_t Holder::single(Handles pages) const {
+std::uint32_t Holder::single(Handles held) const {
   const auto repeated = [&](std::int64_t page) { return copies.contains(page); };
-  return static_cast<std::uint32_t>(std::find_if(pages.begin(), pages.end(), repeated) - pages.begin());
+  return static_cast<std::uint32_t>(std::find_if(held.begin(), held.end(), repeated) - held.begin());
 }
 
 std::size_t Holder::size_bytes() const {

@@ -38,15 +38,15 @@ struct Holder {
   // Let `handle` mean `page` from now on; answers the page it was bound to, when that was another.
   std::optional<std::int64_t> bind(std::int64_t handle, std::int64_t page);
   // Forget the odd handles of pages that the worker holds no more.
-  void unbind(Handles pages);
+  void unbind(Handles held);
   bool has_odd(Handles handles) const;
 
   // Count one more GPU store of pages that are held there.
-  void copy(Handles pages);
+  void copy(Handles held);
   // Count one GPU store less of the leading pages that have more than one; answers how many these are.
-  std::uint32_t drop_copies(Handles pages);
+  std::uint32_t drop_copies(Handles held);
   // How many leading pages have one GPU store only.
-  std::uint32_t single(Handles pages) const;
+  std::uint32_t single(Handles held) const;
 
   // Memory of the rare tables, estimated.
   std::size_t size_bytes() const;
