@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from index.block_hash import HashIdentity
 from index.block_pools import BlockPools
@@ -14,6 +14,9 @@ from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
 from index.radix_pools import RadixPools
 from index.worker import EngineKind, Worker
+
+if TYPE_CHECKING:
+    from index._core import PlainBatch
 
 
 class Index:
@@ -65,6 +68,14 @@ class Index:
         side, delta = self._of(worker), Delta(operations=[] if record else None)
         for event in batch.events:
             _apply_one(side, worker, event, delta)
+        return delta
+
+    def apply_plain(self, worker: Worker, batch: PlainBatch, record: bool = False) -> Delta:
+        """As `apply`, for an SGLang worker's message that `plain_batch` has read."""
+        delta, at = Delta(operations=[] if record else None), 0
+        while (at := self.radix.apply_plain(worker, batch, at, delta)) < len(batch):
+            _apply_one(self.radix, worker, batch.event(at), delta)
+            at += 1
         return delta
 
     def dump(self, worker: Worker) -> Dump | None:

@@ -23,7 +23,7 @@ class NativeRadixIndex:
     """
 
     def __init__(self, page_size: int, unit_bytes: int) -> None:
-        """`unit_bytes` is 4 for tokens, 8 for the bigrams of EAGLE. ValueError when the core was not built."""
+        """`unit_bytes` is 4 for tokens, 8 for the bigrams of EAGLE. ImportError when the core was not built."""
         from index import _core  # noqa: PLC0415  only where it is chosen, since it may not be there
 
         self.page_size = page_size
@@ -102,6 +102,14 @@ class NativeRadixIndex:
 
 
 AnyRadixIndex = RadixIndex | NativeRadixIndex
+
+
+def plain_batch(payload: bytes) -> PlainBatch | None:
+    """An SGLang message read without an object per page; None when it is not plain, or there is no native core.
+
+    What engine/wire.py makes of the payload is then the same, event by event.
+    """
+    return None if CORE.module is None else CORE.module.plain_batch(payload)
 
 
 def radix_index(page_size: int, unit_bytes: int) -> AnyRadixIndex:

@@ -11,7 +11,7 @@
 
 namespace nb = nanobind;
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "tokens and handles are used as they lie in memory");
@@ -362,10 +362,7 @@ void bind_index(nb::module_& module) {
       .def("store_plain", &store_plain);
 }
 
-}  // namespace
-
-void bind_radix(nb::module_& module) {
-  bind_index(module);
+void bind_batch(nb::module_& module) {
   nb::class_<PlainBatch>(module, "PlainBatch", "See index/radix_payload.py.")
       .def("__len__", [](const PlainBatch& batch) { return batch.events.size(); })
       .def_prop_ro("ts", [](const PlainBatch& batch) { return batch.ts; })
@@ -376,4 +373,10 @@ void bind_radix(nb::module_& module) {
   module.def("plain_batch", &plain, nb::arg("payload"));
 }
 
-}  // namespace kvroute
+}  // namespace
+}  // namespace kvroute::radix
+
+void kvroute::bind_radix(nb::module_& module) {
+  radix::bind_index(module);
+  radix::bind_batch(module);
+}

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 constexpr std::size_t kBlock = 128;
@@ -75,4 +75,4 @@ std::int64_t blake2b_handle(const std::uint8_t* bytes, std::size_t count) {
   return static_cast<std::int64_t>(digest);
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace kvroute {
+namespace kvroute::radix {
 
 // The digest, read big-endian and signed, as `handle_of` in index/radix_holder.py reads it.
 std::int64_t blake2b_handle(const std::uint8_t* bytes, std::size_t count);
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -8,7 +8,7 @@
 
 #include "core/handle_hash.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 inline bool distinct(std::span<const std::int64_t> handles) {
   if (handles.size() < 2) return true;
@@ -24,4 +24,4 @@ inline bool distinct(std::span<const std::int64_t> handles) {
   return true;
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-namespace kvroute {
+namespace kvroute::radix {
 
 inline std::uint64_t hash_seed() {
   static const std::uint64_t seed = [] {
@@ -47,4 +47,4 @@ struct HandleHash {
   std::size_t operator()(std::int64_t handle) const { return handle_hash(handle); }
 };
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvroute {
+namespace kvroute::radix {
 
 class MsgpackReader {
  public:
@@ -33,6 +33,9 @@ class MsgpackReader {
   std::uint32_t uint32();
   double number();
   std::string_view text();
+  bool boolean();
+  // An integer of any size.
+  void integer();
 
  private:
   template <typename Word>
@@ -133,6 +136,18 @@ inline std::uint32_t MsgpackReader::uint32() {
   return static_cast<std::uint32_t>(value);
 }
 
+inline void MsgpackReader::integer() {
+  bool negative = false;
+  magnitude(byte(), negative);
+}
+
+// True when the next value was a boolean.
+inline bool MsgpackReader::boolean() {
+  if (failed_ || at_end() || (*at_ != 0xc2 && *at_ != 0xc3)) return false;
+  ++at_;
+  return true;
+}
+
 // An integer or a float.
 inline double MsgpackReader::number() {
   switch (peek() == Kind::kFloat ? byte() : 0) {
@@ -159,4 +174,4 @@ inline std::string_view MsgpackReader::text() {
   return {start, length};
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 constexpr std::uint32_t kSlack = 8;     // pages of room that are never given back
@@ -79,4 +79,4 @@ std::uint32_t shared_handles(std::span<const std::int64_t> left, std::span<const
   return static_cast<std::uint32_t>(std::mismatch(left.begin(), left.end(), right.begin()).first - left.begin());
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-namespace kvroute {
+namespace kvroute::radix {
 
 // Pages that lie somewhere else: `handles.size()` pages, `page_bytes` token bytes each.
 struct PageView {
@@ -61,4 +61,4 @@ std::uint32_t shared_pages(const std::uint8_t* left, const std::uint8_t* right, 
 // How many leading handles of two equally long sequences are equal.
 std::uint32_t shared_handles(std::span<const std::int64_t> left, std::span<const std::int64_t> right);
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -4,7 +4,7 @@
 
 #include "core/handle_hash.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 constexpr std::uint64_t kEmpty = 0;
@@ -175,4 +175,4 @@ void PageTable::rebuild(std::size_t number, bool without_leaving) {
   }
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -15,7 +15,7 @@
 
 #include "core/radix_node.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 constexpr std::uint32_t kMaxDepth = 1u << 28;  // pages of one sequence that an entry can count
 
@@ -69,4 +69,4 @@ class PageTable {
   std::uint64_t live_ = 0;
 };
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

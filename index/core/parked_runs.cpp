@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 constexpr std::size_t kPageBytes = 80;  // of our own tables per parked page
@@ -64,4 +64,4 @@ void ParkedRuns::drop(Table& table, std::int64_t key, Parked run) {
   if (found->second.empty()) table.erase(found);
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -13,7 +13,7 @@
 #include "core/page_run.h"
 #include "core/radix_masks.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 constexpr std::size_t kMaxRuns = 256;
 constexpr std::size_t kMaxParkedPages = 65'536;
@@ -63,4 +63,4 @@ class ParkedRuns {
   std::size_t token_bytes_ = 0;
 };
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -9,7 +9,7 @@
 
 #include "core/distinct.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 constexpr std::uint64_t kManyPages = 100'000;  // fewer are not worth the time it takes to give memory back
@@ -172,4 +172,4 @@ void RadixIndex::give_back() {
 #endif
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -12,7 +12,7 @@
 #include "core/radix_holdings.h"
 #include "core/radix_match.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 // Why a store was not used; the names are those of `Delta.skipped`.
 enum class Skip : std::uint8_t { kUsed, kShape, kCycle, kPlaceholder, kTooLong };
@@ -81,4 +81,4 @@ class RadixIndex {
   std::uint64_t most_pages_ = 0;  // since memory was given back to the system
 };
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

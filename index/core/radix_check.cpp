@@ -3,7 +3,7 @@
 
 #include "core/radix_tree.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 std::string RadixTree::fault_of(NodeId id) const {
   const Node& node = nodes_[id];
@@ -57,4 +57,4 @@ std::uint64_t RadixTree::held_pages(Slot slot, Medium medium) const {
   return pages;
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -4,7 +4,7 @@
 
 #include "core/handle_hash.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 constexpr std::size_t kSmallest = 16;
@@ -104,4 +104,4 @@ void RadixChildren::resize(std::size_t size) {
   }
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

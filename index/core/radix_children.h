@@ -6,7 +6,7 @@
 
 #include "core/radix_node.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 // Open addressing with linear probing, at most 60 % full; removal moves entries back, so there are no marks. The links
 // between parent and children are kept here too.
@@ -44,4 +44,4 @@ class RadixChildren {
   std::size_t live_ = 0;
 };
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace kvroute {
+namespace kvroute::radix {
 
 std::int64_t Holder::meant(std::int64_t handle) const {
   if (meaning.empty()) return handle;
@@ -69,4 +69,4 @@ std::size_t Holder::size_bytes() const {
   return copies.size() * 40 + meaning.size() * 140 + parked.size_bytes();
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -12,7 +12,7 @@
 #include "core/parked_runs.h"
 #include "core/radix_masks.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 using Handles = std::span<const std::int64_t>;
 
@@ -52,4 +52,4 @@ struct Holder {
   std::size_t size_bytes() const;
 };
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -6,7 +6,7 @@
 
 #include "core/blake2b.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 std::size_t Holdings::size_bytes() const {
   std::size_t bytes = tree_.size_bytes();
@@ -228,4 +228,4 @@ NodeId Holdings::isolate(NodeId id, std::uint32_t first, std::uint32_t last) {
   return id;
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

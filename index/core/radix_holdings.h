@@ -10,7 +10,7 @@
 #include "core/radix_holder.h"
 #include "core/radix_tree.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 // What a change did: (page, medium) holdings that appeared or vanished, and pages parked.
 struct RadixDelta {
@@ -69,4 +69,4 @@ class Holdings {
   std::uint64_t invented_ = 0;
 };
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

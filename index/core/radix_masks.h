@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace kvroute {
+namespace kvroute::radix {
 
 enum class Medium : std::uint8_t { kGpu = 0, kCpu = 1, kDisk = 2, kOther = 3 };
 constexpr std::size_t kMedia = 4;
@@ -78,4 +78,4 @@ inline void Masks::reset(Slot slot, Medium medium) {
   while (!more_.empty() && !held(more_.size())) more_.pop_back();
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 // The workers still on the path, and where they hold it slower than on the GPU.
@@ -91,4 +91,4 @@ std::vector<Held> deepest(std::vector<Held> matches) {
   return matches;
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -8,7 +8,7 @@
 
 #include "core/radix_tree.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 // The leading run of a prompt that the worker of a slot holds, in pages; each page at its fastest medium.
 struct Held {
@@ -26,4 +26,4 @@ std::vector<Held> match_prefix(const RadixTree& tree, NodeId root, std::span<con
 // Per worker the longest of several matches; of equal ones the first.
 std::vector<Held> deepest(std::vector<Held> matches);
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-namespace kvroute {
+namespace kvroute::radix {
 
 NodeId RadixNodes::make() {
   NodeId id = next_;
@@ -29,4 +29,4 @@ void RadixNodes::release(NodeId id) {
   next_ = 1;
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

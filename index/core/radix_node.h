@@ -8,7 +8,7 @@
 #include "core/page_run.h"
 #include "core/radix_masks.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 using NodeId = std::uint32_t;
 constexpr NodeId kNone = 0;
@@ -53,4 +53,4 @@ class RadixNodes {
   std::uint32_t live_ = 0;
 };
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

@@ -1,5 +1,6 @@
 #include "core/radix_payload.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string_view>
@@ -7,7 +8,7 @@
 
 #include "core/msgpack_reader.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 using Kind = MsgpackReader::Kind;
@@ -27,16 +28,28 @@ constexpr std::array<std::pair<std::string_view, Medium>, 10> kMedia = {{
     {"nvme", Medium::kDisk},
 }};
 
-enum class Field : std::uint8_t { kType, kHashes, kParent, kTokens, kPageSize, kLoraId, kMedium, kLora, kSalt, kOther };
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char letter) { return static_cast<unsigned char>(letter) < 0x80; });
+}
+
+enum class Field : std::uint8_t {
+  kType, kHashes, kParent, kTokens, kPageSize, kLoraId, kMedium, kLora, kSalt, kLeftToPython, kUnknown
+};
 
 constexpr std::array<std::string_view, 9> kNames = {
     "type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
     "cache_salt"};
 
+// Fields of other engines, which engine/wire.py looks at.
+constexpr std::array<std::string_view, 4> kForeign = {
+    "locality", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"};
+
 Field field_of(std::string_view name) {
-  std::size_t at = 0;
-  while (at < kNames.size() && kNames[at] != name) ++at;
-  return static_cast<Field>(at);
+  for (std::size_t at = 0; at < kNames.size(); ++at) {
+    if (kNames[at] == name) return static_cast<Field>(at);
+  }
+  const bool foreign = std::find(kForeign.begin(), kForeign.end(), name) != kForeign.end();
+  return foreign || !is_ascii(name) ? Field::kLeftToPython : Field::kUnknown;
 }
 
 // Reads one event after the other into a batch. What is not plain fails the reader.
@@ -82,14 +95,15 @@ class EventReader {
   void read_optional() {
     for (std::uint32_t pairs = in_.map(); pairs && in_.ok(); --pairs) {
       const Field field = field_of(in_.text());
-      if (field != Field::kLora && field != Field::kSalt) return in_.fail();
+      if (field != Field::kLora && field != Field::kSalt && field != Field::kUnknown) return in_.fail();
       read_field(field);
     }
   }
 
   void read_field(Field field) {
+    if (field == Field::kUnknown) return skip_scalar();
     const unsigned bit = 1u << static_cast<unsigned>(field);
-    if (!in_.ok() || field == Field::kOther || seen_ & bit) return in_.fail();
+    if (!in_.ok() || field == Field::kLeftToPython || seen_ & bit) return in_.fail();
     seen_ |= bit;
     switch (field) {
       case Field::kType: return read_type();
@@ -101,7 +115,8 @@ class EventReader {
       case Field::kMedium: return read_medium();
       case Field::kLora: event_.lora_name = ascii(); return;
       case Field::kSalt: event_.cache_salt = ascii(); return;
-      case Field::kOther: break;
+      case Field::kLeftToPython:
+      case Field::kUnknown: break;
     }
   }
 
@@ -161,10 +176,20 @@ class EventReader {
   std::string ascii() {
     if (in_.nil()) return {};
     const std::string_view text = in_.text();
-    for (const char letter : text) {
-      if (static_cast<unsigned char>(letter) > 0x7f) in_.fail();
-    }
+    if (!is_ascii(text)) in_.fail();
     return std::string(text);
+  }
+
+  // What nobody looks at, unless it is made of further values: such a one is left to Python.
+  void skip_scalar() {
+    switch (in_.peek()) {
+      case Kind::kInteger: return in_.integer();
+      case Kind::kFloat: in_.number(); return;
+      case Kind::kText:
+      case Kind::kNil: ascii(); return;
+      default:
+        if (!in_.boolean()) in_.fail();
+    }
   }
 
   // Whether the event has what its type needs and nothing else.
@@ -221,4 +246,4 @@ std::optional<PlainBatch> plain_batch(std::span<const std::uint8_t> payload) {
   return plain ? std::optional(std::move(batch)) : std::nullopt;
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

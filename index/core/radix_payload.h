@@ -12,7 +12,7 @@
 
 #include "core/radix.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 struct PlainEvent {
   enum class Kind : std::uint8_t { kStored, kRemoved, kCleared };
@@ -43,4 +43,4 @@ struct PlainBatch {
 // Nothing when the payload, or any event of it, is not plain.
 std::optional<PlainBatch> plain_batch(std::span<const std::uint8_t> payload);
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

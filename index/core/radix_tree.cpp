@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace kvroute {
+namespace kvroute::radix {
 namespace {
 
 constexpr std::size_t kRootBytes = 96;  // a root's name and its place in the map
@@ -243,4 +243,4 @@ void RadixTree::drop_root(NodeId root) {
   nodes_.release(root);
 }
 
-}  // namespace kvroute
+}  // namespace kvroute::radix

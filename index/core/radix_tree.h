@@ -16,7 +16,7 @@
 #include "core/radix_children.h"
 #include "core/radix_node.h"
 
-namespace kvroute {
+namespace kvroute::radix {
 
 // The nodes that one slot holds. Ids that it holds no more stay until they are as many as those it does.
 class SlotNodes {
@@ -114,4 +114,4 @@ class RadixTree {
   std::vector<NodeId>* sweeping_ = nullptr;  // nodes taken out whose table entries go together
 };
 
-}  // namespace kvroute
+}  // namespace kvroute::radix
