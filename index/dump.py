@@ -16,8 +16,6 @@ Operation = tuple[object, ...]
 hashes), ("C",). SGLang: ("s", medium, parent, namespace, page_size, bigrams, hashes, tokens), ("r", medium, hashes),
 ("C",). `keys` are joined, 8 bytes each, for the leading hashes; `keyless` are hashes whose meaning is still to come."""
 
-KEY_BYTES = 8
-
 
 class SlotDump(NamedTuple):
     """One (group, medium): hashes with their keys (joined, 8 bytes each), hashes without, and counts above one."""
@@ -62,8 +60,3 @@ class RadixDump(NamedTuple):
 
 
 Dump = BlockDump | RadixDump
-
-
-def split_keys(keys: bytes) -> list[bytes]:
-    """Joined request keys, one by one."""
-    return [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]

@@ -1,4 +1,4 @@
-"""Which core serves: the native one (`index._core`, C++) or the Python one, and why. Decided once, when this is imported.
+"""Which core serves, the native one (`index._core`, C++) or the Python one, and why. Decided once, at import.
 
 `KVROUTE_CORE` says `auto` (native when it was built, the default), `native` (fail at start without it) or `python`.
 """

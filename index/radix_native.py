@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import ModuleType
 from typing import TYPE_CHECKING
 
+from index import native
 from index.delta import Delta
 from index.dump import RadixDump, RunDump
 from index.event import BlockRemoved, BlockStored
-from index.native import CORE
 from index.radix import RadixIndex
 from index.radix_match import Held
 
 if TYPE_CHECKING:
+    from index import _core
     from index._core import PlainBatch
 
 
@@ -22,13 +24,11 @@ class NativeRadixIndex:
     Further skips of `store`: "too_long" (a sequence of more than 2^28 pages).
     """
 
-    def __init__(self, page_size: int, unit_bytes: int) -> None:
-        """`unit_bytes` is 4 for tokens, 8 for the bigrams of EAGLE. ImportError when the core was not built."""
-        from index import _core  # noqa: PLC0415  only where it is chosen, since it may not be there
-
+    def __init__(self, module: ModuleType, page_size: int, unit_bytes: int) -> None:
+        """`module` is `index._core`; `unit_bytes` is 4 for tokens, 8 for the bigrams of EAGLE."""
         self.page_size = page_size
         self.unit_bytes = unit_bytes
-        self._core = _core.RadixIndex(page_size, unit_bytes)
+        self._core: _core.RadixIndex = module.RadixIndex(page_size, unit_bytes)
 
     @property
     def size_bytes(self) -> int:
@@ -109,9 +109,11 @@ def plain_batch(payload: bytes) -> PlainBatch | None:
 
     What engine/wire.py makes of the payload is then the same, event by event.
     """
-    return None if CORE.module is None else CORE.module.plain_batch(payload)
+    module = native.CORE.module
+    return None if module is None else module.plain_batch(payload)
 
 
 def radix_index(page_size: int, unit_bytes: int) -> AnyRadixIndex:
     """An empty index of the core that serves."""
-    return RadixIndex(page_size, unit_bytes) if CORE.module is None else NativeRadixIndex(page_size, unit_bytes)
+    module = native.CORE.module
+    return RadixIndex(page_size, unit_bytes) if module is None else NativeRadixIndex(module, page_size, unit_bytes)

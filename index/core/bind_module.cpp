@@ -4,5 +4,6 @@
 NB_MODULE(_core, module) {
   module.doc() = "The native core of index/: the same answers as its Python form, faster and smaller.";
   kvroute::bind_hashes(module);
+  kvroute::bind_blocks(module);
   kvroute::bind_radix(module);
 }

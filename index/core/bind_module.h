@@ -7,5 +7,6 @@ namespace kvroute {
 
 void bind_hashes(nanobind::module_& module);
 void bind_radix(nanobind::module_& module);
+void bind_blocks(nanobind::module_& module);
 
 }  // namespace kvroute

@@ -6,12 +6,10 @@
 #include <string_view>
 #include <utility>
 
-#include "core/msgpack_reader.h"
+#include "core/msgpack.h"
 
 namespace kvroute::radix {
 namespace {
-
-using Kind = MsgpackReader::Kind;
 
 constexpr std::uint32_t kMaxPageSize = 1u << 20;  // as MAX_BLOCK_SIZE in engine/wire_fields.py
 
@@ -52,31 +50,94 @@ Field field_of(std::string_view name) {
   return foreign || !is_ascii(name) ? Field::kLeftToPython : Field::kUnknown;
 }
 
+// A reader that is told what must come. Once something else came, it has failed and answers zeros.
+class Expecting {
+ public:
+  explicit Expecting(std::span<const std::uint8_t> bytes) : in_(bytes) {}
+
+  bool ok() const { return ok_; }
+  bool ended() const { return ok_ && in_.done(); }
+  void fail() { ok_ = false; }
+
+  bool nil() { return ok_ && in_.nil(); }
+  bool starts_array(std::uint32_t& count) { return ok_ && in_.array(count); }
+  bool starts_map(std::uint32_t& count) { return ok_ && in_.map(count); }
+
+  std::uint32_t array() {
+    std::uint32_t count = 0;
+    return expect(starts_array(count)) ? count : 0;
+  }
+
+  std::uint32_t map() {
+    std::uint32_t count = 0;
+    return expect(starts_map(count)) ? count : 0;
+  }
+
+  std::int64_t int64() {
+    std::uint64_t value = 0;
+    bool negative = false;
+    expect(ok_ && in_.number(value, negative) && (negative || !(value >> 63)));
+    return static_cast<std::int64_t>(value);
+  }
+
+  std::uint32_t uint32() {
+    std::uint64_t value = 0;
+    bool negative = false;
+    expect(ok_ && in_.number(value, negative) && !negative && !(value >> 32));
+    return static_cast<std::uint32_t>(value);
+  }
+
+  double number() {
+    double value = 0;
+    return ok_ && in_.real(value) ? value : static_cast<double>(int64());
+  }
+
+  std::string ascii() {
+    std::string_view text;
+    return expect(ok_ && in_.text(text) && is_ascii(text)) ? std::string(text) : std::string();
+  }
+
+  // A value that holds no further ones, whichever it is.
+  void skip_scalar() {
+    std::uint64_t whole = 0;
+    double real = 0;
+    bool negative = false;
+    if (nil() || (ok_ && (in_.boolean() || in_.number(whole, negative) || in_.real(real)))) return;
+    ascii();
+  }
+
+ private:
+  bool expect(bool came) { return ok_ = ok_ && came; }
+
+  MsgpackReader in_;
+  bool ok_ = true;
+};
+
 // Reads one event after the other into a batch. What is not plain fails the reader.
 class EventReader {
  public:
-  EventReader(MsgpackReader& in, PlainBatch& batch) : in_(in), batch_(batch) {}
+  EventReader(Expecting& in, PlainBatch& batch) : in_(in), batch_(batch) {}
 
   void read() {
     event_ = {};
     seen_ = 0;
     lora_id_ = false;
-    if (in_.peek() == Kind::kMap) {
-      read_map();
+    std::uint32_t count = 0;
+    if (in_.starts_map(count)) {
+      read_map(count);
     } else {
-      read_array();
+      read_array(in_.array());
     }
     if (in_.ok()) finish();
   }
 
  private:
-  void read_map() {
-    for (std::uint32_t pairs = in_.map(); pairs && in_.ok(); --pairs) read_field(field_of(in_.text()));
+  void read_map(std::uint32_t pairs) {
+    for (; pairs && in_.ok(); --pairs) read_field(field_of(in_.ascii()));
   }
 
   // The positional form: the tag, then the fields of its type; SGLang's last one is a map of what is rarely set.
-  void read_array() {
-    std::uint32_t items = in_.array();
+  void read_array(std::uint32_t items) {
     if (!items) return in_.fail();
     read_field(Field::kType);
     --items;
@@ -94,14 +155,14 @@ class EventReader {
 
   void read_optional() {
     for (std::uint32_t pairs = in_.map(); pairs && in_.ok(); --pairs) {
-      const Field field = field_of(in_.text());
+      const Field field = field_of(in_.ascii());
       if (field != Field::kLora && field != Field::kSalt && field != Field::kUnknown) return in_.fail();
       read_field(field);
     }
   }
 
   void read_field(Field field) {
-    if (field == Field::kUnknown) return skip_scalar();
+    if (field == Field::kUnknown) return in_.skip_scalar();
     const unsigned bit = 1u << static_cast<unsigned>(field);
     if (!in_.ok() || field == Field::kLeftToPython || seen_ & bit) return in_.fail();
     seen_ |= bit;
@@ -113,15 +174,15 @@ class EventReader {
       case Field::kPageSize: return read_page_size();
       case Field::kLoraId: return read_lora_id();
       case Field::kMedium: return read_medium();
-      case Field::kLora: event_.lora_name = ascii(); return;
-      case Field::kSalt: event_.cache_salt = ascii(); return;
+      case Field::kLora: event_.lora_name = text(); return;
+      case Field::kSalt: event_.cache_salt = text(); return;
       case Field::kLeftToPython:
       case Field::kUnknown: break;
     }
   }
 
   void read_type() {
-    const std::string_view tag = in_.text();
+    const std::string tag = in_.ascii();
     if (tag == "BlockStored") {
       event_.kind = PlainEvent::Kind::kStored;
     } else if (tag == "BlockRemoved") {
@@ -145,11 +206,12 @@ class EventReader {
   void read_tokens() {
     event_.first_token = batch_.tokens.size();
     const std::uint32_t units = in_.array();
-    event_.bigrams = units && in_.peek() == Kind::kArray;
+    std::uint32_t width = 0;
+    event_.bigrams = units && in_.starts_array(width);
     event_.token_count = std::size_t{units} * (event_.bigrams ? 2 : 1);
     batch_.tokens.reserve(batch_.tokens.size() + event_.token_count);
-    for (std::uint32_t left = units; left && in_.ok(); --left) {
-      if (event_.bigrams && in_.array() != 2) return in_.fail();
+    for (std::uint32_t unit = 0; unit < units && in_.ok(); ++unit) {
+      if (event_.bigrams && (unit ? in_.array() : width) != 2) return in_.fail();
       batch_.tokens.push_back(in_.uint32());
       if (event_.bigrams) batch_.tokens.push_back(in_.uint32());
     }
@@ -165,7 +227,7 @@ class EventReader {
 
   void read_medium() {
     if (in_.nil()) return;
-    std::string name = ascii();
+    std::string name = in_.ascii();
     for (char& letter : name) letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter;
     event_.medium = Medium::kOther;
     for (const auto& [known, medium] : kMedia) {
@@ -173,24 +235,7 @@ class EventReader {
     }
   }
 
-  std::string ascii() {
-    if (in_.nil()) return {};
-    const std::string_view text = in_.text();
-    if (!is_ascii(text)) in_.fail();
-    return std::string(text);
-  }
-
-  // What nobody looks at, unless it is made of further values: such a one is left to Python.
-  void skip_scalar() {
-    switch (in_.peek()) {
-      case Kind::kInteger: return in_.integer();
-      case Kind::kFloat: in_.number(); return;
-      case Kind::kText:
-      case Kind::kNil: ascii(); return;
-      default:
-        if (!in_.boolean()) in_.fail();
-    }
-  }
+  std::string text() { return in_.nil() ? std::string() : in_.ascii(); }
 
   // Whether the event has what its type needs and nothing else.
   void finish() {
@@ -215,7 +260,7 @@ class EventReader {
     batch_.events.push_back(std::move(event_));
   }
 
-  MsgpackReader& in_;
+  Expecting& in_;
   PlainBatch& batch_;
   PlainEvent event_;
   unsigned seen_ = 0;
@@ -235,14 +280,14 @@ std::span<const std::uint8_t> PlainBatch::tokens_of(const PlainEvent& event) con
 
 std::optional<PlainBatch> plain_batch(std::span<const std::uint8_t> payload) {
   PlainBatch batch;
-  MsgpackReader in(payload);
+  Expecting in(payload);
   const std::uint32_t items = in.array();
   if (items < 2 || items > 3) return std::nullopt;
   batch.ts = in.number();
   EventReader events(in, batch);
   for (std::uint32_t left = in.array(); left && in.ok(); --left) events.read();
   if (items == 3 && !in.nil()) batch.rank = in.int64();
-  const bool plain = in.ok() && in.at_end() && std::isfinite(batch.ts) && batch.rank.value_or(0) >= 0;
+  const bool plain = in.ended() && std::isfinite(batch.ts) && batch.rank.value_or(0) >= 0;
   return plain ? std::optional(std::move(batch)) : std::nullopt;
 }
 

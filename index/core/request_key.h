@@ -1,6 +1,7 @@
 // Our own chained key of a block and what precedes it: index/request_key.py says what it covers.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -9,6 +10,8 @@
 #include <xxhash.h>
 
 namespace kvroute {
+
+static_assert(std::endian::native == std::endian::little, "token ids are hashed as they lie in memory");
 
 // The 8 digest bytes of the Python form, as a number read in memory order: only equality and bytes matter.
 using RequestKey = std::uint64_t;

@@ -14,6 +14,8 @@ from index.prompt import MultimodalItem, Prompt
 from index.worker import EngineKind, Worker
 from tests.support.golden import Row, Stream, sglang_stream, vllm_stream, vllm_streams
 
+pytestmark = pytest.mark.usefixtures("core")
+
 WORKER = Worker("one", 0)
 OTHER = Worker("other", 0)
 SGLANG = ["page1", "page16", "page1_dynamo", "page16_eagle", "fuzz_page1", "page16_host_tier"]

@@ -15,7 +15,7 @@ from index.request_key import prompt_keys, root_key
 
 
 @pytest.fixture(scope="module")
-def core() -> ModuleType:
+def built() -> ModuleType:
     module = chosen("auto").module
     if module is None:
         pytest.skip("the native core was not built here")
@@ -36,18 +36,18 @@ def test_the_core_that_serves_says_why_unless_it_is_native() -> None:
 
 
 @given(st.binary(max_size=400))
-def test_sha256_is_that_of_the_library_with_and_without_instructions(core: ModuleType, message: bytes) -> None:
-    assert core.sha256(message) == core.sha256_portable(message) == hashlib.sha256(message).digest()
+def test_sha256_is_that_of_the_library_with_and_without_instructions(built: ModuleType, message: bytes) -> None:
+    assert built.sha256(message) == built.sha256_portable(message) == hashlib.sha256(message).digest()
 
 
 @given(st.binary(max_size=700), st.integers(1, 20), st.none() | st.text(max_size=5))
-def test_request_keys_are_those_of_python(core: ModuleType, tokens: bytes, size: int, salt: str | None) -> None:
+def test_request_keys_are_those_of_python(built: ModuleType, tokens: bytes, size: int, salt: str | None) -> None:
     expected = b"".join(prompt_keys(Prompt(tokens[: len(tokens) // 4 * 4], cache_salt=salt), size))
-    assert core.prompt_keys(root_key(None, salt), tokens, size) == expected
+    assert built.prompt_keys(root_key(None, salt), tokens, size) == expected
 
 
-def test_lengths_that_cannot_be_are_refused(core: ModuleType) -> None:
+def test_lengths_that_cannot_be_are_refused(built: ModuleType) -> None:
     with pytest.raises(ValueError, match="8 bytes"):
-        core.prompt_keys(b"short", b"", 16)
+        built.prompt_keys(b"short", b"", 16)
     with pytest.raises(ValueError, match="block_size"):
-        core.prompt_keys(bytes(8), b"", 0)
+        built.prompt_keys(bytes(8), b"", 0)

@@ -18,7 +18,7 @@ from index.radix_match import Held
 from index.radix_native import AnyRadixIndex, NativeRadixIndex
 from index.radix_node import Node
 from index.worker import Medium
-from tests.support.cores import RADIX_CORES, RadixClass, need_native
+from tests.support.cores import RADIX_CORES, RadixCore, native_radix, need_native
 from tests.support.radix_model import ModelWorker, RadixModel
 
 SLOTS = (0, 1, 5)
@@ -33,7 +33,7 @@ def ids(*tokens: int) -> bytes:
 class Pool:
     """A radix index of plain tokens with page size 1 unless said otherwise, spoken to in short words."""
 
-    def __init__(self, core: RadixClass, page_size: int = 1) -> None:
+    def __init__(self, core: RadixCore, page_size: int = 1) -> None:
         self.index = core(page_size, 4)
         self.delta = Delta()
         for slot in SLOTS:
@@ -76,7 +76,7 @@ def test_workers_stop_where_they_lack_a_page(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("core", RADIX_CORES)
-def test_a_partial_page_does_not_count(core: RadixClass) -> None:
+def test_a_partial_page_does_not_count(core: RadixCore) -> None:
     pool = Pool(core, page_size=4)
     pool.store(0, [1, 2], ids(*range(8)))
     assert pool.matched(ids(*range(7))) == {0: 4}
@@ -401,11 +401,12 @@ media = st.sampled_from([GPU, GPU, GPU, CPU, DISK, OTHER])
 class History(RuleBasedStateMachine):
     """Random histories, legal and not, told to the index and to the model."""
 
-    core: RadixClass = RadixIndex
+    def _empty(self, page_size: int, unit_bytes: int) -> AnyRadixIndex:
+        return RadixIndex(page_size, unit_bytes)
 
     @initialize(page_size=st.sampled_from([1, 2, 4]), unit_bytes=st.sampled_from([4, 8]))
     def start(self, page_size: int, unit_bytes: int) -> None:
-        self.index = self.core(page_size, unit_bytes)
+        self.index = self._empty(page_size, unit_bytes)
         self.page_bytes = page_size * unit_bytes
         self.model = RadixModel(self.page_bytes)
         self.delta, self.expected = Delta(), Delta()
@@ -521,7 +522,8 @@ class History(RuleBasedStateMachine):
 class NativeHistory(History):
     """The same with the native core."""
 
-    core = NativeRadixIndex
+    def _empty(self, page_size: int, unit_bytes: int) -> AnyRadixIndex:
+        return native_radix(page_size, unit_bytes)
 
 
 TestHistory = History.TestCase

@@ -15,7 +15,7 @@ from index.event import BlockRemoved, BlockStored, EngineHash
 from index.radix import RadixIndex
 from index.radix_native import AnyRadixIndex, NativeRadixIndex
 from index.worker import Medium
-from tests.support.cores import need_native
+from tests.support.cores import native_radix, need_native
 
 SLOTS = (0, 3, 63, 64, 130)  # of the bit sets in place, and of those beside
 ALL = sum(1 << slot for slot in SLOTS)
@@ -49,7 +49,7 @@ class Cores(RuleBasedStateMachine):
     def start(self, page_size: int, unit_bytes: int) -> None:
         self.page_bytes = page_size * unit_bytes
         self.page_size, self.unit_bytes = page_size, unit_bytes
-        self.cores: list[AnyRadixIndex] = [RadixIndex(page_size, unit_bytes), NativeRadixIndex(page_size, unit_bytes)]
+        self.cores: list[AnyRadixIndex] = [RadixIndex(page_size, unit_bytes), native_radix(page_size, unit_bytes)]
         self.deltas = [Delta(), Delta()]
         for slot in SLOTS:
             for core in self.cores:

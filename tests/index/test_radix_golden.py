@@ -16,7 +16,7 @@ from index.event import AllBlocksCleared, BlockRemoved, BlockStored
 from index.radix_namespace import NamespaceRequest, RadixNamespaces
 from index.radix_units import bigrams, reusable_units
 from index.worker import EngineKind
-from tests.support.cores import RADIX_CORES, RadixClass
+from tests.support.cores import RADIX_CORES, RadixCore
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sglang"
 SLOT = 3
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 class Follower:
     """A radix index that follows one recorded stream."""
 
-    def __init__(self, core: RadixClass, page_size: int, *, eagle: bool) -> None:
+    def __init__(self, core: RadixCore, page_size: int, *, eagle: bool) -> None:
         self.page_size, self.eagle = page_size, eagle
         unit_bytes = 8 if eagle else 4
         self.index = core(page_size, unit_bytes)
@@ -67,7 +67,7 @@ class Follower:
         return [matched, reusable_units(matched, len(tokens), self.page_size, eagle=self.eagle)]
 
 
-def replay(core: RadixClass, stream: str) -> Iterator[tuple[Follower, list[Answer]]]:
+def replay(core: RadixCore, stream: str) -> Iterator[tuple[Follower, list[Answer]]]:
     """After each batch at which the engine was asked: the index, and the engine's answers."""
     header, *rows = map(json.loads, (GOLDEN / f"oracle_{stream}.jsonl").read_text().splitlines())
     frames = [json.loads(line) for line in (GOLDEN / f"event_frames_{stream}.jsonl").read_text().splitlines()]
@@ -93,7 +93,7 @@ def answers(header: dict[str, Any], match: Any) -> Iterator[Answer]:
 
 @pytest.mark.parametrize("core", RADIX_CORES)
 @pytest.mark.parametrize("stream", ["page1", "page16", "page1_dynamo", "page16_eagle", "fuzz_page1"])
-def test_every_answer_equals_the_engines(core: RadixClass, stream: str) -> None:
+def test_every_answer_equals_the_engines(core: RadixCore, stream: str) -> None:
     compared = 0
     for follower, rows in replay(core, stream):
         for row in rows:
@@ -105,7 +105,7 @@ def test_every_answer_equals_the_engines(core: RadixClass, stream: str) -> None:
 
 
 @pytest.mark.parametrize("core", RADIX_CORES)
-def test_the_host_tier_continues_the_device(core: RadixClass) -> None:
+def test_the_host_tier_continues_the_device(core: RadixCore) -> None:
     compared = 0
     for follower, rows in replay(core, "page16_host_tier"):
         for row in rows:
@@ -117,7 +117,7 @@ def test_the_host_tier_continues_the_device(core: RadixClass) -> None:
 
 
 @pytest.mark.parametrize("core", RADIX_CORES)
-def test_an_adapter_is_found_by_its_id_or_by_its_name(core: RadixClass) -> None:
+def test_an_adapter_is_found_by_its_id_or_by_its_name(core: RadixCore) -> None:
     """The probes of adapter-a, asked with the id, and without it: by name alone its extra_key cannot be told."""
     adapter = "0f" * 16
     seen = 0
@@ -136,7 +136,7 @@ def test_an_adapter_is_found_by_its_id_or_by_its_name(core: RadixClass) -> None:
 
 
 @pytest.mark.parametrize("core", RADIX_CORES)
-def test_hidden_namespaces_of_the_default_format_stay_bounded(core: RadixClass) -> None:
+def test_hidden_namespaces_of_the_default_format_stay_bounded(core: RadixCore) -> None:
     """extra_key and adapters are not on the wire: a request with one gets nothing, the others may get too much."""
     for follower, rows in replay(core, "page1_extra_key"):
         for row in rows:
@@ -150,7 +150,7 @@ def test_hidden_namespaces_of_the_default_format_stay_bounded(core: RadixClass) 
 
 @pytest.mark.parametrize("core", RADIX_CORES)
 @pytest.mark.parametrize("stream", ["page1", "page16_eagle", "page1_extra_key", "fuzz_page1"])
-def test_nothing_is_left_after_a_clear(core: RadixClass, stream: str) -> None:
+def test_nothing_is_left_after_a_clear(core: RadixCore, stream: str) -> None:
     follower, _ = list(replay(core, stream))[-1]
     held = sum(follower.index.pages(SLOT))
     assert held
