@@ -12,6 +12,7 @@ from index.delta import Delta
 from index.event import BlockRemoved, BlockStored, EngineHash
 from index.filed import Run, Slot, SlotHoldings
 from index.holders import Holders, new_holders
+from index.native import Core
 from index.orphans import Orphan
 from index.request_key import RequestKey, joined_extra, root_key, split_root_extras, strip_lora
 
@@ -19,9 +20,9 @@ from index.request_key import RequestKey, joined_extra, root_key, split_root_ext
 class BlockIndex:
     """Holders of one pool's blocks. Every method is synchronous and leaves the index consistent."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, core: Core | None = None) -> None:
         self.block_size = block_size
-        self.holders: Holders = new_holders(block_size)
+        self.holders: Holders = new_holders(block_size, core)
         self.workers: dict[int, BlockWorker] = {}
         self.grouped: set[int] = set()
         """The workers, by number; and those of them with other groups than one of full attention."""

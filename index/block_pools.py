@@ -10,10 +10,12 @@ from index.block_hash import HashIdentity
 from index.block_index import BlockIndex
 from index.block_match import match_grouped, match_plain
 from index.block_worker import BlockWorker, HashDomain
-from index.delta import Delta
+from index.delta import AppliedPayload, Delta
 from index.dump import BlockDump, Operation
 from index.engine_chain import EngineChain
 from index.event import BlockRemoved, BlockStored, EngineHash
+from index.native import Core
+from index.native_holders import NativeHolders
 from index.orphans import Orphans
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
@@ -44,7 +46,8 @@ class _Member:
 class BlockPools:
     """The vLLM side of the index."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: Core | None = None) -> None:
+        self._core = core
         self._members: dict[Worker, _Member] = {}
         self._pools: dict[tuple[str, int], _Pool] = {}
 
@@ -106,6 +109,14 @@ class BlockPools:
         if recording:
             same = told == (delta.orphans, delta.lossy, len(blocks.orphans))
             self._record(pool.index, blocks, event, delta, whole=same and pool is before)
+
+    def apply_payload(self, worker: Worker, payload: bytes, record: bool) -> AppliedPayload | None:
+        """Apply a payload without decoding it in Python; None, and no change, where that cannot be done."""
+        member = self._members[worker]
+        if member.pool is None or member.blocks is None or member.blocks.orphans:
+            return None
+        holders = member.pool.index.holders
+        return holders.apply_payload(member.blocks, payload, record) if isinstance(holders, NativeHolders) else None
 
     @staticmethod
     def _record(index: BlockIndex, blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:
@@ -206,7 +217,7 @@ class BlockPools:
         place = (member.spec.model, block_size)
         pool = self._pools.get(place)
         if pool is None:
-            index = BlockIndex(block_size)
+            index = BlockIndex(block_size, self._core)
             pool = self._pools[place] = _Pool(member.spec.model, index, index.holders.new_domain(pinned=True))
         member.pool = pool
         domain = pool.fleet if member.shared else None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from index.event import EngineHash
 from index.group_rules import GroupSpec
 
@@ -15,6 +17,9 @@ Operation = tuple[object, ...]
 """One applied event. vLLM: ("S", group, medium, kind, window, block_size, hashes, keys, keyless), ("R", group, medium,
 hashes), ("C",). SGLang: ("s", medium, parent, namespace, page_size, bigrams, hashes, tokens), ("r", medium, hashes),
 ("C",). `keys` are joined, 8 bytes each, for the leading hashes; `keyless` are hashes whose meaning is still to come."""
+
+Recorded = Operation | msgspec.Raw
+"""An operation as a value, or packed as the native core recorded it."""
 
 
 class SlotDump(NamedTuple):
@@ -60,3 +65,8 @@ class RadixDump(NamedTuple):
 
 
 Dump = BlockDump | RadixDump
+
+
+def unpacked(recorded: Recorded) -> Operation:
+    """An operation as a value."""
+    return tuple(msgspec.msgpack.decode(recorded)) if isinstance(recorded, msgspec.Raw) else recorded

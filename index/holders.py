@@ -85,7 +85,7 @@ class Holders(Protocol):
         """Memory in bytes, estimated from the tables' sizes. 0 when nothing is held."""
 
 
-def new_holders(block_size: int) -> Holders:
-    """Holders for a pool of this block size, in the core that serves."""
-    module = native.CORE.module
+def new_holders(block_size: int, core: native.Core | None = None) -> Holders:
+    """Holders for a pool of this block size, in the core that serves unless another is given."""
+    module = (core or native.CORE).module
     return BlockHolders(block_size) if module is None else NativeHolders(module, block_size)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import NamedTuple
+
+import msgspec
 
 from index import block_holders
 from index.block_worker import BlockWorker, HashDomain
+from index.delta import AppliedPayload, Delta
 from index.event import EngineHash
 from index.filed import Filed, Run, Slot, SlotHoldings, Walked
 from index.prompt import Prompt
@@ -14,24 +16,6 @@ from index.request_key import RequestKey, items_by_block, joined_extra, root_key
 from index.worker import Medium
 
 PLAIN_ROOT = root_key(None, None)
-
-
-class AppliedPayload(NamedTuple):
-    """What a payload of plain events did. Of `events` the first `done` were applied; the rest is Python's.
-
-    `operations` are packed, one per applied event; empty when nothing is recorded.
-    """
-
-    ts: float
-    rank: int | None
-    events: int
-    done: int
-    stores: int
-    removals: int
-    stored: int
-    removed: int
-    conflicts: int
-    operations: list[bytes]
 
 
 class NativeHolders:
@@ -72,7 +56,14 @@ class NativeHolders:
     def apply_payload(self, worker: BlockWorker, payload: bytes, record: bool) -> AppliedPayload | None:
         """Apply a payload whose events are all plain, as far as they are; None, and no change, for any other."""
         applied = self._core.apply_payload(worker.number, PLAIN_ROOT, payload, record)
-        return None if applied is None else AppliedPayload(*applied)
+        if applied is None:
+            return None
+        ts, events, done, stores, removals, stored, removed, conflicts, operations = applied
+        delta = Delta(stored, removed, operations=[msgspec.Raw(one) for one in operations] if record else None)
+        if conflicts:
+            delta.skipped["hash_conflict"] = conflicts
+            delta.lossy, delta.operations = True, None
+        return AppliedPayload(ts, events, done, stores, removals, delta)
 
     def claim(self, worker: BlockWorker, slot: Slot, block: EngineHash) -> bool | None:
         """One more copy of a block, by its hash. True: a new holding; None: no room for one without a known meaning."""

@@ -28,6 +28,7 @@ class NativeRadixIndex:
         """`module` is `index._core`; `unit_bytes` is 4 for tokens, 8 for the bigrams of EAGLE."""
         self.page_size = page_size
         self.unit_bytes = unit_bytes
+        self._module = module
         self._core: _core.RadixIndex = module.RadixIndex(page_size, unit_bytes)
 
     @property
@@ -92,6 +93,14 @@ class NativeRadixIndex:
         """Hold again what was dumped; the worker must hold nothing. ValueError for a run that is not one."""
         self._core.restore(slot, dump.runs, dump.copies)
 
+    def plain_batch(self, payload: bytes) -> PlainBatch | None:
+        """A message read without an object per page; None when it is not plain.
+
+        What engine/wire.py makes of a plain payload is the same, event by event.
+        """
+        batch: PlainBatch | None = self._module.plain_batch(payload)
+        return batch
+
     def apply(self, slot: int, batch: PlainBatch, at: int, delta: Delta) -> int:
         """Apply a batch's events from `at` on, up to one that needs more than the tree; answers its number."""
         return self._core.apply(slot, batch, at, delta)
@@ -104,16 +113,7 @@ class NativeRadixIndex:
 AnyRadixIndex = RadixIndex | NativeRadixIndex
 
 
-def plain_batch(payload: bytes) -> PlainBatch | None:
-    """An SGLang message read without an object per page; None when it is not plain, or there is no native core.
-
-    What engine/wire.py makes of the payload is then the same, event by event.
-    """
-    module = native.CORE.module
-    return None if module is None else module.plain_batch(payload)
-
-
-def radix_index(page_size: int, unit_bytes: int) -> AnyRadixIndex:
-    """An empty index of the core that serves."""
-    module = native.CORE.module
+def radix_index(page_size: int, unit_bytes: int, core: native.Core | None = None) -> AnyRadixIndex:
+    """An empty index, in the core that serves unless another is given."""
+    module = (core or native.CORE).module
     return RadixIndex(page_size, unit_bytes) if module is None else NativeRadixIndex(module, page_size, unit_bytes)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from index.delta import Delta
+from index.delta import AppliedPayload, Delta
 from index.dump import Operation, RadixDump
 from index.event import BlockRemoved, BlockStored
+from index.native import Core
 from index.page_hash import lora_id
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
@@ -17,9 +17,6 @@ from index.radix_namespace import NamespaceRequest, RadixNamespaces
 from index.radix_native import AnyRadixIndex, NativeRadixIndex, radix_index
 from index.radix_units import bigrams, reusable_units
 from index.worker import EngineKind, Medium, Worker
-
-if TYPE_CHECKING:
-    from index._core import PlainBatch
 
 TOKEN_BYTES = 4
 BIGRAM_BYTES = 8
@@ -63,7 +60,8 @@ class _Member:
 class RadixPools:
     """The SGLang side of the index."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: Core | None = None) -> None:
+        self._core = core
         self._members: dict[Worker, _Member] = {}
         self._pools: dict[tuple[str, int, int], _Pool] = {}
 
@@ -118,23 +116,28 @@ class RadixPools:
         pool.index.store(member.slot, event, namespace, delta)
         delta.record(store_operation(event, namespace))
 
-    def apply_plain(self, worker: Worker, batch: PlainBatch, at: int, delta: Delta) -> int:
-        """Apply a message's stores and removals from event `at` on, as `store` and `drop`, without making them.
+    def apply_payload(self, worker: Worker, payload: bytes, record: bool) -> AppliedPayload | None:
+        """Apply a payload without decoding it in Python; None, and no change, where that cannot be done.
 
-        Answers the number of the first event that needs one of these, or the length of the batch.
+        It stops before an event that changes the pool or clears the worker, and before a placeholder.
         """
         member = self._members[worker]
         pool = member.pool
         if pool is None or not isinstance(pool.index, NativeRadixIndex):
-            return at
+            return None
+        batch = pool.index.plain_batch(payload)
+        if batch is None:
+            return None
+        delta, at = Delta(operations=[] if record else None), 0
         while (at := pool.index.apply(member.slot, batch, at, delta)) < len(batch):
             root = batch.head(at)
             if not isinstance(root, BlockStored) or not pool.has_root(root):
-                return at
+                break
             namespace = member.namespace_of(pool, root)
             pool.index.store_plain(member.slot, batch, at, namespace, delta)
             at += 1
-        return at
+        stores, removals, _ = batch.counts
+        return AppliedPayload(batch.ts, len(batch), at, stores, removals, delta)
 
     def drop(self, worker: Worker, event: BlockRemoved, delta: Delta) -> None:
         """Apply one removal."""
@@ -225,7 +228,9 @@ class RadixPools:
         self._leave(member)
         if pool is None:
             page_bytes = event.block_size * units
-            pool = _Pool(member.spec.model, radix_index(event.block_size, units), RadixNamespaces(page_bytes))
+            pool = _Pool(
+                member.spec.model, radix_index(event.block_size, units, self._core), RadixNamespaces(page_bytes)
+            )
             self._pools[place] = pool
         member.pool, member.slot = pool, pool.free.pop() if pool.free else len(pool.names)
         pool.names[member.slot] = worker

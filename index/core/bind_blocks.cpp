@@ -277,8 +277,7 @@ nb::object apply_payload(Pool& pool, std::uint32_t number, const nb::bytes& root
   const Applied applied = apply_plain(pool.holders, number, pool.layout(number), key_from(root), plain, record);
   nb::list operations;
   for (const std::vector<std::uint8_t>& one : applied.operations) operations.append(nb::bytes(one.data(), one.size()));
-  nb::object rank = plain.rank ? nb::object(nb::steal(PyLong_FromUnsignedLongLong(*plain.rank))) : nb::none();
-  return nb::make_tuple(plain.ts, rank, plain.events.size(), applied.done, applied.stores, applied.removals,
+  return nb::make_tuple(plain.ts, plain.events.size(), applied.done, applied.stores, applied.removals,
                         applied.stored, applied.removed, applied.conflicts, operations);
 }
 

@@ -71,6 +71,9 @@ class Walk {
     const bool any = std::any_of(tables_.begin(), tables_.end(), [](const KeyMap* one) { return one != nullptr; });
     Keys keys(prompt, tables_);
     std::size_t block = 0;
+    if (!bits_.wide() && tables_[0] != nullptr && !tables_[1] && !tables_[2] && !tables_[3]) {
+      return along_gpu(keys);
+    }
     for (; any && block < keys.blocks(); ++block) {
       step(keys.at(block));
       if (block > 0 && still_ != alive_) drop(block);
@@ -82,6 +85,20 @@ class Walk {
   }
 
  private:
+  // The common case of `along`: one word of workers, all on the GPU.
+  std::vector<Depth> along_gpu(Keys& keys) {
+    std::uint64_t alive = alive_[0];
+    std::size_t block = 0;
+    for (; alive != 0 && block < keys.blocks(); ++block) {
+      const PairSlot* cell = tables_[0]->find(keys.at(block));
+      const std::uint64_t still = cell != nullptr ? alive & cell->value : 0;
+      if (still != alive && block > 0) each_bit({alive & ~still}, [&](std::uint32_t number) { end(number, block); });
+      alive = still;
+    }
+    if (block > 0) each_bit({alive}, [&](std::uint32_t number) { end(number, block); });
+    return std::move(found_);
+  }
+
   // Who is still there, each at its fastest medium. Blocks that lie elsewhere than on the GPU are counted one by one.
   void step(RequestKey key) {
     std::fill(still_.begin(), still_.end(), 0);

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from engine.wire import WireError, decode
 from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 from index.index import Index
-from index.native import CORE
+from index.native import chosen
 from index.pool import WorkerSpec
-from index.radix_native import plain_batch
 from index.worker import EngineKind, Worker
+from tests.support.cores import need_native
 
-pytestmark = pytest.mark.skipif(CORE.module is None, reason="the native core does not serve here")
+_NATIVE = chosen("auto")
+pytestmark = need_native
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sglang"
 STREAMS = sorted(path.name.removeprefix("event_frames_") for path in GOLDEN.glob("event_frames_*.jsonl"))
@@ -44,6 +45,11 @@ def _is_hex(text: str) -> bool:
         return bool(bytes.fromhex(text))
     except ValueError:
         return False
+
+
+def plain_batch(payload: bytes) -> Any:
+    assert _NATIVE.module is not None
+    return _NATIVE.module.plain_batch(payload)
 
 
 def agrees(payload: bytes) -> bool:
@@ -72,17 +78,23 @@ def test_every_release_is_read_alike_or_left_to_python(name: str, payload: bytes
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("record", [False, True])
 def test_a_stream_has_the_same_effect_either_way(stream: str, record: bool) -> None:
-    by_event, by_payload = Index(), Index()
+    by_event, by_payload = Index(chosen("python")), Index(_NATIVE)
     for index in (by_event, by_payload):
         index.add(WORKER, WorkerSpec("m", EngineKind.SGLANG))
         index.hint(WORKER, dynamo="dynamo" in stream, adapters={"adapter-a": "/a"})
+    short = 0
     for payload in payloads(stream):
-        plain = plain_batch(payload)
-        assert plain is not None
-        applied = by_event.apply(WORKER, decode(payload, EngineKind.SGLANG), record)
-        assert by_payload.apply_plain(WORKER, plain, record) == applied
+        batch = decode(payload, EngineKind.SGLANG)
+        applied = by_payload.apply_payload(WORKER, payload, record)
+        if applied is not None:
+            short += applied.done
+            assert (applied.ts, applied.events) == (batch.ts, len(batch.events))
+        assert by_payload.apply(WORKER, batch, record, applied) == by_event.apply(WORKER, batch, record)
         assert by_payload.counts(WORKER) == by_event.counts(WORKER)
-    assert by_payload.dump(WORKER) == by_event.dump(WORKER)
+    assert short > 8
+    dumps: Any = [index.dump(WORKER) for index in (by_event, by_payload)]
+    assert sorted(map(repr, dumps[0].runs)) == sorted(map(repr, dumps[1].runs))
+    assert dumps[0]._replace(runs=[]) == dumps[1]._replace(runs=[])
 
 
 @given(st.data())
