@@ -152,11 +152,13 @@ nb::list match(const RadixIndex& index, const nb::bytes& tokens, const nb::list&
   for (const nb::handle name : names) {
     if (const auto text = text_of(name)) known.push_back(*text);
   }
-  nb::list answers;
-  for (const Held& held : index.match(bytes_of(tokens), known, slot_set(slots))) {
-    answers.append(held_tuple(reinterpret_cast<PyTypeObject*>(type.ptr()), held, index.page_size()));
+  const std::vector<Held> found = index.match(bytes_of(tokens), known, slot_set(slots));
+  nb::object answers = taken(PyList_New(static_cast<Py_ssize_t>(found.size())));
+  for (std::size_t at = 0; at < found.size(); ++at) {
+    auto* of = reinterpret_cast<PyTypeObject*>(type.ptr());
+    PyList_SET_ITEM(answers.ptr(), at, held_tuple(of, found[at], index.page_size()).release().ptr());
   }
-  return answers;
+  return nb::cast<nb::list>(answers);
 }
 
 nb::tuple pages(const RadixIndex& index, Slot slot) {

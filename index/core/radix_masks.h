@@ -19,12 +19,13 @@ class Masks {
  public:
   std::size_t groups() const { return 1 + more_.size(); }
   // The slots 64 * group and above; a group beyond the last has none.
-  Words group(std::size_t group) const {
+  const Words& group(std::size_t group) const {
+    static constexpr Words kNobody{};
     if (group == 0) return first_;
-    return group <= more_.size() ? more_[group - 1] : Words{};
+    return group <= more_.size() ? more_[group - 1] : kNobody;
   }
   std::uint64_t held(std::size_t group) const {
-    const Words words = this->group(group);
+    const Words& words = this->group(group);
     return words[0] | words[1] | words[2] | words[3];
   }
   bool has(Slot slot, Medium medium) const {

@@ -8,54 +8,68 @@ namespace {
 // The workers still on the path, and where they hold it slower than on the GPU.
 class Walk {
  public:
-  explicit Walk(const SlotSet& slots) : alive_(slots) {}
+  explicit Walk(const SlotSet& slots) {
+    for (std::size_t group = 0; group < slots.size(); ++group) {
+      if (slots[group]) alive_.push_back({group, slots[group]});
+    }
+  }
 
   // Let those go that lack this node, which begins at `depth`; false when nobody is left.
   bool enter(const Node& node, std::uint32_t depth) {
-    std::uint64_t left = 0;
-    for (std::size_t group = 0; group < alive_.size(); ++group) {
-      const std::uint64_t held = node.masks.held(group);
-      answer(alive_[group] & ~held, group, depth);
-      left |= alive_[group] &= held;
+    bool emptied = false;
+    for (Alive& alive : alive_) {
+      const std::uint64_t held = node.masks.held(alive.group);
+      const std::uint64_t lost = alive.slots & ~held;
+      if (!lost) continue;
+      answer(lost, alive.group, depth);
+      alive.slots &= held;
+      emptied |= !alive.slots;
     }
-    return left != 0;
+    if (emptied) std::erase_if(alive_, [](const Alive& alive) { return !alive.slots; });
+    return !alive_.empty();
   }
 
   // Count `pages` of the node at the fastest medium where each worker has it.
   void count(const Node& node, std::uint32_t pages) {
-    for (std::size_t group = 0; group < alive_.size(); ++group) {
-      const Words words = node.masks.group(group);
-      std::uint64_t open = alive_[group] & ~words[0];
+    for (const Alive& alive : alive_) {
+      const Words& words = node.masks.group(alive.group);
+      std::uint64_t open = alive.slots & ~words[0];
       for (std::size_t medium = 1; open && medium < kMedia; ++medium) {
-        each_slot(open & words[medium], group * 64, [&](Slot slot) { slower(slot)[medium] += pages; });
+        each_slot(open & words[medium], alive.group * 64, [&](Slot slot) { slower(slot)[medium] += pages; });
         open &= ~words[medium];
       }
     }
   }
 
   std::vector<Held> finish(std::uint32_t depth) {
-    for (std::size_t group = 0; group < alive_.size(); ++group) answer(alive_[group], group, depth);
+    for (const Alive& alive : alive_) answer(alive.slots, alive.group, depth);
     return std::move(answers_);
   }
 
  private:
   using Counts = std::array<std::uint32_t, kMedia>;
 
+  // 64 slots, those that are still on the path.
+  struct Alive {
+    std::size_t group;
+    std::uint64_t slots;
+  };
+
   Counts& slower(Slot slot) {
-    if (slower_.empty()) slower_.resize(alive_.size() * 64);
+    if (slot >= slower_.size()) slower_.resize(slot / 64 * 64 + 64);
     return slower_[slot];
   }
 
   void answer(std::uint64_t slots, std::size_t group, std::uint32_t depth) {
     if (!depth) return;
     each_slot(slots, group * 64, [&](Slot slot) {
-      Counts counts = slower_.empty() ? Counts{} : slower_[slot];
+      Counts counts = slot < slower_.size() ? slower_[slot] : Counts{};
       counts[0] = depth - counts[1] - counts[2] - counts[3];
       answers_.push_back({slot, depth, counts});
     });
   }
 
-  SlotSet alive_;
+  std::vector<Alive> alive_;
   std::vector<Counts> slower_;  // by slot; empty while nobody has anything but the GPU
   std::vector<Held> answers_;
 };

@@ -168,13 +168,10 @@ void RadixTree::settle(NodeId id) {
       if (nodes_[id].is_root && !nodes_[id].child_count) drop_root(id);
       return;
     }
-    const NodeId only = nodes_[id].first_child;
-    if (only != kNone && joinable(id, only)) {
-      id = join(id, only);
-      if (!nodes_[id].child_count && !nodes_[id].masks.any()) continue;  // two runs that the same clear emptied
-    }
-    const NodeId above = nodes_[id].parent;
-    if (joinable(above, id)) join(above, id);
+    // More than once only after a change at many nodes.
+    for (NodeId only; (only = nodes_[id].first_child) != kNone && joinable(id, only);) id = join(id, only);
+    if (!nodes_[id].child_count && !nodes_[id].masks.any()) continue;  // runs that the same clear emptied
+    for (NodeId above; joinable(above = nodes_[id].parent, id);) id = join(above, id);
     return;
   }
 }

@@ -169,6 +169,19 @@ def test_chunks_of_one_worker_become_one_run(pool: Pool) -> None:
     assert (pool.index.node_count, pool.index.page_count) == (1, 400)
 
 
+def test_what_one_worker_cut_into_pieces_is_one_run_again_when_it_is_cleared(pool: Pool) -> None:
+    """In eight namespaces, because the order in which the pieces are looked at is not certain."""
+    for number in range(8):
+        first, name = number * 100, str(number)
+        pool.store(1, list(range(first, first + 18)), ids(*range(18)), namespace=name)
+        pool.store(0, list(range(first, first + 12)), ids(*range(12)), namespace=name)
+        pool.store(0, list(range(first + 12, first + 15)), ids(12, 13, 14), parent=first + 11, medium=CPU)
+    assert pool.index.node_count == 8 * 3
+    pool.index.clear(0)
+    check_tree(pool.index)
+    assert pool.index.node_count == 8
+
+
 def test_namespaces_share_nothing(pool: Pool) -> None:
     pool.store(0, [1, 2], ids(1, 2), namespace="a")
     pool.store(1, [3, 4], ids(1, 2), namespace="b")
