@@ -2,6 +2,7 @@
 //
 // An input is a sequence of messages, each after two bytes of length, told to one of three workers in turn. Prompts are
 // taken from the last message that had tokens.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
