@@ -15,7 +15,7 @@ SGLANG = Path(__file__).parents[1] / "golden" / "sglang"
 def vllm(folder: Path) -> None:
     """One file per payload, behind the byte that the fuzz target takes for itself."""
     for name in vllm_streams():
-        for seq, payload in list(sorted(vllm_stream(name).payloads.items()))[:OF_EACH]:
+        for seq, payload in sorted(vllm_stream(name).payloads.items())[:OF_EACH]:
             (folder / f"{name}-{seq}").write_bytes(b"\xf7" + payload)
 
 
