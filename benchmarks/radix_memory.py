@@ -93,7 +93,7 @@ def of_trie(tokens: int) -> None:
 
 
 def main() -> None:
-    tokens = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    tokens = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
     fresh = multiprocessing.get_context("spawn")
     work = [fresh.Process(target=of_core, args=(core.name, tokens)) for core in cores()]
     for process in [*work, fresh.Process(target=of_trie, args=(min(tokens, 200_000),))]:
