@@ -56,7 +56,8 @@ fuzz-native: $(STAMP)  ## libFuzzer over each engine's event payloads for SECOND
 	cmake -S . -B build/fuzz -DKVROUTE_FUZZ=ON -DKVROUTE_SANITIZE=ON -DCMAKE_CXX_COMPILER=clang++ >/dev/null
 	cmake --build build/fuzz --parallel 2
 	$(PYTHON) -m tests.fuzz.seeds build/fuzz/corpus
-	@set -e; for name in payload sglang_payload; do \
+	mkdir -p build/fuzz/corpus/table
+	@set -e; for name in table payload sglang_payload; do \
 		build/fuzz/tests/fuzz/fuzz_$$name -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 \
 			build/fuzz/corpus/$$name; \
 	done

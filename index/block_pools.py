@@ -167,9 +167,9 @@ class BlockPools:
         """The matches of those of `only` that hold blocks, each in its own pool."""
         for pool in [pool for (of, _), pool in self._pools.items() if of == model]:
             names, index = pool.names, pool.index
-            for number, depth in match_plain(index, prompt):
-                if (worker := names[number]) in only:
-                    yield WorkerMatch(worker, *depth)
+            yield from match_plain(index, prompt, names, only)
+            if not index.grouped:
+                continue
             grouped = {number: names[number] for number in index.grouped if names[number] in only}
             chains = self._chains(prompt, grouped, lora_path)
             for number, depth in match_grouped(index, prompt, grouped, chains):

@@ -140,24 +140,22 @@ class FlatTable {
     return at >= from ? at - from : at + slots.size() - from;
   }
 
-  // Puts a slot whose key is not there into its place and moves those behind it along. There must be room.
-  static Slot* place(SlotArray<Slot>& slots, Slot moving) {
-    std::size_t at = home_in(slots, mixed(moving.key));
-    Slot* placed = nullptr;
-    for (std::size_t distance = 0;; ++distance) {
-      Slot& slot = slots[at];
-      if (slot.key == 0) {
-        slot = moving;
-        return placed != nullptr ? placed : &slot;
-      }
-      const std::size_t other = distance_in(slots, slot, at);
-      if (other < distance) {
-        std::swap(slot, moving);
-        if (placed == nullptr) placed = &slot;
-        distance = other;
-      }
-      at = at + 1 < slots.size() ? at + 1 : 0;
+  // Puts a slot whose key is not there into its place and moves the rest of its run along. There must be room.
+  static Slot* place(SlotArray<Slot>& slots, const Slot& fresh) {
+    const std::size_t last = slots.size() - 1;
+    std::size_t at = home_in(slots, mixed(fresh.key));
+    for (std::size_t distance = 0; slots[at].key != 0 && distance_in(slots, slots[at], at) >= distance; ++distance) {
+      at = at < last ? at + 1 : 0;
     }
+    std::size_t free = at;
+    while (slots[free].key != 0) free = free < last ? free + 1 : 0;
+    while (free != at) {
+      const std::size_t before = free > 0 ? free - 1 : last;
+      slots[free] = slots[before];
+      free = before;
+    }
+    slots[at] = fresh;
+    return &slots[at];
   }
 
   void shift_back(std::size_t at) {
@@ -168,12 +166,34 @@ class FlatTable {
     slots_[at] = Slot{};
   }
 
+  // Slots lie in order of their places here, and so they do there, but for those that shared one place here and those
+  // at the front whose run began at the end: most are written one behind the other, the others are put in as new ones.
   void resize(std::size_t count) {
     SlotArray<Slot> larger(count);
-    for (std::size_t at = 0; at < slots_.size(); ++at) {
-      if (slots_[at].key != 0) place(larger, slots_[at]);
+    std::size_t next = 0, latest = 0;
+    const std::size_t first = wrapped();
+    for (std::size_t at = first; at < slots_.size(); ++at) {
+      if (slots_[at].key == 0) continue;
+      const std::size_t from = home_in(larger, mixed(slots_[at].key));
+      if (from < latest || next >= count) {
+        place(larger, slots_[at]);
+        while (next < count && larger[next].key != 0) ++next;
+        continue;
+      }
+      latest = from;
+      next = from > next ? from : next;
+      if (next < count) larger[next++] = slots_[at];
+      else place(larger, slots_[at]);
     }
+    for (std::size_t at = 0; at < first; ++at) place(larger, slots_[at]);
     slots_ = std::move(larger);
+  }
+
+  // How many slots at the front belong to the run that began at the end.
+  std::size_t wrapped() const {
+    std::size_t at = 0;
+    while (at < slots_.size() && slots_[at].key != 0 && home(mixed(slots_[at].key)) > at) ++at;
+    return at;
   }
 
   SlotArray<Slot> slots_;
