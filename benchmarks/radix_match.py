@@ -10,14 +10,15 @@ from __future__ import annotations
 import random
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 
 from benchmarks.radix_memory import Trie, cores, runs
 from engine.wire import decode
 from index.delta import Delta
-from index.event import BlockRemoved, BlockStored
+from index.event import BlockRemoved, BlockStored, EngineHash
 from index.index import Index
 from index.native import Core
 from index.pool import WorkerSpec
@@ -28,6 +29,7 @@ PROMPT = 8192
 FLOOD = 200_000
 LONG = 130_000
 WORKER = Worker("one", 0)
+Event = TypeVar("Event")
 
 
 def microseconds(call: Callable[[], object], times: int) -> float:
@@ -48,8 +50,13 @@ def per_page(call: Callable[[], object], pages: int) -> float:
     return (time.process_time() - start) / pages * 1e6
 
 
+def each(events: Iterable[Event], call: Callable[[Event], object]) -> None:
+    for event in events:
+        call(event)
+
+
 def chunk(tokens: array[int], start: int, stop: int, page_size: int = 1) -> BlockStored:
-    pages = list(range(start // page_size + 1, stop // page_size + 1))
+    pages: list[EngineHash] = list(range(start // page_size + 1, stop // page_size + 1))
     return BlockStored(pages, start or None, tokens[start:stop].tobytes(), page_size)
 
 
@@ -90,9 +97,9 @@ def flood(core: Core) -> None:
     index.add(0)
     other.add(0)
     late = [BlockRemoved(event.block_hashes) for event in reversed(events[len(events) // 2 :])]
-    stored = per_page(lambda: [index.store(0, event, "", delta) for event in events], FLOOD)
+    stored = per_page(lambda: each(events, lambda event: index.store(0, event, "", delta)), FLOOD)
     gone = sum(len(event.block_hashes) for event in late)
-    removed = per_page(lambda: [index.remove(0, event, delta) for event in late], gone)
+    removed = per_page(lambda: each(late, lambda event: index.remove(0, event, delta)), gone)
     held = FLOOD - gone
     dump = index.dump(0)
     restored = per_page(lambda: other.restore(0, dump), held)
@@ -105,7 +112,7 @@ def payloads(core: Core) -> None:
     made = []
     for event in runs(FLOOD):
         ids = array("I", event.tokens).tolist()
-        form = ["BlockStored", event.block_hashes, event.parent, ids, 1, None, "GPU"]
+        form: list[object] = ["BlockStored", event.block_hashes, event.parent, ids, 1, None, "GPU"]
         made.append(msgspec.msgpack.encode([1.0, [form], 0]))
     index = Index(core)
     index.add(WORKER, WorkerSpec("m", EngineKind.SGLANG))
@@ -121,7 +128,8 @@ def payloads(core: Core) -> None:
 
 def backwards(core: Core) -> None:
     """One event that removes a long sequence from its end, while nobody else, or another worker, holds it."""
-    hashes, tokens = list(range(1, LONG + 1)), array("I", range(LONG)).tobytes()
+    hashes: list[EngineHash] = list(range(1, LONG + 1))
+    tokens = array("I", range(LONG)).tobytes()
     for others in (0, 1):
         index, delta = radix_index(1, 4, core), Delta()
         for slot in range(1 + others):
@@ -145,9 +153,7 @@ def main() -> None:
     trie.store(chunk(tokens, 0, PROMPT))
     print(f"match by a dict per token, 1 worker: {microseconds(lambda: walk(trie, tokens), 20):.1f} us")
     events = list(runs(FLOOD))
-    print(
-        f"store by a dict per token: {per_page(lambda: [trie.store(event) for event in events], FLOOD):.2f} us a page"
-    )
+    print(f"store by a dict per token: {per_page(lambda: each(events, trie.store), FLOOD):.2f} us a page")
 
 
 if __name__ == "__main__":
