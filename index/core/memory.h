@@ -36,7 +36,7 @@ class SlotArray {
   std::size_t size() const { return count_; }
 
  private:
-  static constexpr std::size_t kMappedFrom = 64 * 1024;
+  static constexpr std::size_t kMappedFrom = 16 * 1024;
   static constexpr std::size_t kHugeFrom = 4 * 1024 * 1024;  // a walk jumps about: huge pages save it page table misses
 
   static bool is_mapped(std::size_t count) { return count * sizeof(Slot) >= kMappedFrom; }
