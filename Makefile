@@ -11,7 +11,8 @@ COVERAGE := 90
 
 SECONDS ?= 60
 NATIVE_TESTS := tests/index/test_native.py tests/index/test_block_cores.py tests/index/test_block_golden.py \
-	tests/index/test_block_pools.py tests/index/test_dump.py
+	tests/index/test_block_pools.py tests/index/test_dump.py tests/index/test_radix.py tests/index/test_radix_cores.py \
+	tests/index/test_radix_golden.py tests/index/test_radix_payload.py
 
 PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
@@ -66,14 +67,16 @@ check-native: $(STAMP)  ## the native core's tests over a build with AddressSani
 		LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so) $$($${CXX:-g++} -print-file-name=libstdc++.so)" \
 		$(PYTHON) -m pytest -p tests.support.core_file $(or $(ARGS),$(NATIVE_TESTS))
 
-fuzz-native: $(STAMP)  ## libFuzzer over event payloads and bodies, each for SECONDS (needs clang): make fuzz-native SECONDS=600
+fuzz-native: $(STAMP)  ## libFuzzer over event payloads, bodies and the table, each for SECONDS (needs clang): make fuzz-native SECONDS=600
 	cmake -S . -B build/fuzz -DKVROUTE_FUZZ=ON -DKVROUTE_SANITIZE=ON -DCMAKE_CXX_COMPILER=clang++ >/dev/null
 	cmake --build build/fuzz --parallel 2
-	mkdir -p build/fuzz/corpus && $(PYTHON) -m tests.fuzz.seeds build/fuzz/corpus
-	mkdir -p build/fuzz/table && build/fuzz/tests/fuzz/fuzz_table -max_total_time=$(SECONDS) -max_len=4096 build/fuzz/table
-	build/fuzz/tests/fuzz/fuzz_payload -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 build/fuzz/corpus
-	mkdir -p build/fuzz/bodies && printf '{"model":"m","token_ids":[1, 23,4567890]}' >build/fuzz/bodies/first
-	build/fuzz/tests/fuzz/fuzz_token_list -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 build/fuzz/bodies
+	$(PYTHON) -m tests.fuzz.seeds build/fuzz/corpus
+	mkdir -p build/fuzz/corpus/table build/fuzz/corpus/token_list
+	printf '{"model":"m","token_ids":[1, 23,4567890]}' >build/fuzz/corpus/token_list/first
+	@set -e; for name in table payload sglang_payload token_list; do \
+		build/fuzz/tests/fuzz/fuzz_$$name -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 \
+			build/fuzz/corpus/$$name; \
+	done
 
 bench: $(STAMP) packages  ## every script in benchmarks/ (but servers that one of them starts, and what needs real engines)
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v -e _server.py -e compare_live.py); do \

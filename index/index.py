@@ -23,7 +23,7 @@ class Index:
     def __init__(self, core: Core | None = None) -> None:
         """In the core that serves unless another is given."""
         self.blocks = BlockPools(core)
-        self.radix = RadixPools()
+        self.radix = RadixPools(core)
 
     def __contains__(self, worker: Worker) -> bool:
         return worker in self.blocks or worker in self.radix
@@ -75,11 +75,11 @@ class Index:
         return delta
 
     def apply_payload(self, worker: Worker, payload: bytes, record: bool = False) -> AppliedPayload | None:
-        """Apply a vLLM payload of plain events in the native core. None, and no change: it is not one; decode it.
+        """Apply a payload of plain events in the native core. None, and no change: it is not one; decode it.
 
         It may stop before an event that needs more than that core knows: then decode, and `apply` the rest.
         """
-        return self.blocks.apply_payload(worker, payload, record) if worker in self.blocks else None
+        return self._of(worker).apply_payload(worker, payload, record)
 
     def dump(self, worker: Worker) -> Dump | None:
         """What a worker holds, as values; None when it has no pool yet."""

@@ -6,4 +6,5 @@ NB_MODULE(_core, module) {
   kvroute::bind_hashes(module);
   kvroute::bind_tokens(module);
   kvroute::bind_blocks(module);
+  kvroute::bind_radix(module);
 }
