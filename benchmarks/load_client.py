@@ -37,7 +37,7 @@ class Measured(NamedTuple):
     """Requests per second and their number; latency in milliseconds."""
 
     rate: float
-    count: int
+    requests: int
     p50_ms: float
     p99_ms: float
 

@@ -86,7 +86,7 @@ def cost(port: int, pid: int, request: Request, seconds: float) -> Cost:
     """One round."""
     before = cpu_s(pid)
     got = measured(port, request, CONNECTIONS, seconds)
-    return Cost(got.rate, got.p50_ms, got.p99_ms, (cpu_s(pid) - before) / got.count * 1e6)
+    return Cost(got.rate, got.p50_ms, got.p99_ms, (cpu_s(pid) - before) / got.requests * 1e6)
 
 
 @contextmanager
