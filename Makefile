@@ -10,6 +10,7 @@ ARGS ?=
 COVERAGE := 90
 
 SECONDS ?= 60
+PURE_TESTS := tests/index tests/router tests/app/test_route_api.py tests/app/test_short_http.py tests/app/test_cases.py
 NATIVE_TESTS := tests/index/test_native.py tests/index/test_block_cores.py tests/index/test_block_golden.py \
 	tests/index/test_block_pools.py tests/index/test_dump.py tests/index/test_radix.py tests/index/test_radix_cores.py \
 	tests/index/test_radix_golden.py tests/index/test_radix_payload.py
@@ -22,7 +23,7 @@ STAMP := .venv/.installed
 PACKAGES := redis-server redis-tools nginx libnginx-mod-http-js prometheus wget
 COMPOSE_PACKAGES := docker-compose
 
-.PHONY: help install run demo stack test check check-compose check-native fuzz-native bench lock clean packages test-packages torch litellm
+.PHONY: help install run demo stack test check check-compose check-native check-pure fuzz-native bench lock clean packages test-packages torch litellm
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -66,6 +67,15 @@ check-native: $(STAMP)  ## the native core's tests over a build with AddressSani
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 		LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so) $$($${CXX:-g++} -print-file-name=libstdc++.so)" \
 		$(PYTHON) -m pytest -p tests.support.core_file $(or $(ARGS),$(NATIVE_TESTS))
+
+check-pure: $(STAMP)  ## what an install without a compiler gives: the Python core, told in its log and in /healthz
+	rm -rf build/pure && $(PYTHON) -m venv build/pure
+	echo "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+		>"$$(build/pure/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/needed.pth"
+	CC=/no/compiler CXX=/no/compiler build/pure/bin/python -m pip --disable-pip-version-check install --quiet \
+		--no-deps --no-build-isolation .
+	cd build/pure && bin/python -c 'from index.native import CORE; assert CORE.name == "python", CORE; print(CORE.reason)'
+	build/pure/bin/python -m pytest -n 2 $(or $(ARGS),$(PURE_TESTS))
 
 fuzz-native: $(STAMP)  ## libFuzzer over event payloads, bodies and the table, each for SECONDS (needs clang): make fuzz-native SECONDS=600
 	cmake -S . -B build/fuzz -DKVROUTE_FUZZ=ON -DKVROUTE_SANITIZE=ON -DCMAKE_CXX_COMPILER=clang++ >/dev/null

@@ -35,6 +35,7 @@ from app.short_route import STATE_KEY, ShortRoute
 from app.surroundings import Surroundings
 from app.version import VERSION
 from index.index import Index
+from index.native import FAULT
 from router.route import Router
 
 MAX_SOCKETS = 65_535
@@ -44,7 +45,12 @@ IO_THREADS = 4
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The ASGI application for these settings. Nothing runs before its lifespan begins."""
+    """The ASGI application for these settings. Nothing runs before its lifespan begins.
+
+    CoreError when KVROUTE_CORE asks for a core that cannot serve.
+    """
+    if FAULT is not None:
+        raise FAULT
     service = build(settings)
     short_route = ShortRoute(service)
 

@@ -40,4 +40,12 @@ def chosen(wish: str) -> Core:
         return Core("python", f"the native core cannot be loaded: {error}", None)
 
 
-CORE: Final = chosen(os.environ.get(VARIABLE) or "auto")
+def decided(wish: str) -> tuple[Core, CoreError | None]:
+    """The core to go on with, and the error that the router's start must end with, if there is one."""
+    try:
+        return chosen(wish), None
+    except CoreError as error:
+        return Core("python", str(error), None), error
+
+
+CORE, FAULT = decided(os.environ.get(VARIABLE) or "auto")
