@@ -69,7 +69,7 @@ class Standing:
         return [place for place, rank in enumerate(ranks) if rank == least]
 
     def due(self, places: Sequence[int]) -> Sequence[int]:
-        """Those of `places` with the least rank; of these, those with the fewest recent assignments, then longest idle."""
+        """Those of `places` of least rank; of these, those with the fewest recent assignments, then longest idle."""
         if len(places) > 1:
             least = min([self.ranks[place] for place in places])
             places = [place for place in places if self.ranks[place] == least]
