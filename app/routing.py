@@ -205,5 +205,5 @@ def untokenised(error: TokeniseError) -> Problem:
 
 
 def _namespace(request: RouteRequest, target: Target) -> str:
-    parts = (target.model, request.lora or target.lora, request.cache_salt, request.extra_key)
-    return "\0".join("" if part is None else part for part in parts)
+    lora = request.lora or target.lora or ""
+    return f"{target.model}\0{lora}\0{request.cache_salt or ''}\0{request.extra_key or ''}"

@@ -34,6 +34,7 @@ class ShortHttp(HttpToolsProtocol):
         offered = app_state.get(STATE_KEY)
         apart = config.limit_concurrency is not None or config.root_path
         self._route: ShortRoute | None = offered if isinstance(offered, ShortRoute) and not apart else None
+        self._form: str | None = None
         self._chunks: list[bytes] | None = None
         """The body so far of a request on the short way; None while there is none."""
         self._turn = False
@@ -97,15 +98,17 @@ class ShortHttp(HttpToolsProtocol):
         if not parser.should_keep_alive() or self.flow.write_paused or self.transport.is_closing():
             return False
         idle = self.cycle is None or self.cycle.response_complete
-        return idle and self._route.takes(self.headers)
+        self._form = self._route.form(self.headers) if idle else None
+        return self._form is not None
 
     def _answered(self, chunks: list[bytes]) -> bool:
         """Write the answer. False: there is none on the short way."""
         assert self._route is not None
+        assert self._form is not None
         if self.flow.write_paused or self.transport.is_closing():
             return False
         query = self.url[len(b"/route?") :]
-        content = self._route.answer(self.headers, query, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        content = self._route.answer(self._form, query, chunks[0] if len(chunks) == 1 else b"".join(chunks))
         if content is None:
             return False
         output = [STATUS_LINE[200]]

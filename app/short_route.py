@@ -37,27 +37,29 @@ class ShortRoute:
         token = service.settings.auth.token
         self._authorization = None if token is None else b"Bearer " + token.get_secret_value().encode()
 
-    def takes(self, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Whether a POST with these headers (names in lower case) is allowed, and has a body of known length."""
+    def form(self, headers: list[tuple[bytes, bytes]]) -> str | None:
+        """The content type of a POST with these headers (names in lower case), if it is one for the short way.
+
+        None: it has no body of known length that is allowed, or not the token, or something about it is uncommon.
+        """
         given: dict[bytes, bytes] = {}
         for name, value in headers:
             if name in given or name in _PASSED_OVER:
-                return False
+                return None
             given[name] = value
         length = given.get(b"content-length", b"")
         if not length.isdigit() or len(length) > 15 or int(length) > self._max_body_bytes:
-            return False
-        return self._admits(given) and given.get(b"content-type", b"application/json") in _FORMS
+            return None
+        return _FORMS.get(given.get(b"content-type", b"application/json")) if self._admits(given) else None
 
-    def answer(self, headers: list[tuple[bytes, bytes]], query: bytes, body: bytes) -> bytes | None:
+    def answer(self, form: str, query: bytes, body: bytes) -> bytes | None:
         """The headers and the body of a 200 answer, without a status line; None: it is for the ordinary way.
 
-        `headers` are ones that `takes` took.
+        `form` is what `form` said of its headers.
         """
         began = time.perf_counter()
-        form = next((value for name, value in headers if name == b"content-type"), b"application/json")
         try:
-            request = read_route_request(body, _FORMS[form], query, self._max_prompt_tokens)
+            request = read_route_request(body, form, query, self._max_prompt_tokens)
             if request.tokens is None or request.explain:
                 return None
             routed = self._routing.decide(request, self._routing.target(request), request.tokens, None)

@@ -11,7 +11,7 @@ bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 const char* past_space(const char* at, const char* end) {
-  while (at != end && is_space(*at)) ++at;
+  while (at != end && *at <= ' ' && is_space(*at)) ++at;
   return at;
 }
 
@@ -65,23 +65,30 @@ const char* read_slowly(const char* at, const char* end, std::uint8_t* out) {
   return at;
 }
 
-// The same, eight characters at once where the id has at most seven digits.
-const char* read_id(const char* at, const char* end, std::uint8_t* out) {
-  if constexpr (std::endian::native != std::endian::little) return read_slowly(at, end, out);
-  if (end - at < 8) return read_slowly(at, end, out);
-  std::uint64_t chars;
-  std::memcpy(&chars, at, sizeof chars);
-  chars ^= 0x3030303030303030u;  // digits become 0..9
-  const std::uint64_t others = ((chars + 0x7676767676767676u) | chars) & 0x8080808080808080u;
-  if (others == 0) return read_slowly(at, end, out);
-  const int bits = std::countr_zero(others) & ~7;  // of the digits before the first other character
-  if (bits == 0 || (bits > 8 && (chars & 0xFF) == 0)) return nullptr;
-  chars <<= 64 - bits;
-  chars = chars * 10 + (chars >> 8);
-  chars = ((chars & 0x000000FF000000FFu) * 0x000F424000000064u +
-           ((chars >> 16) & 0x000000FF000000FFu) * 0x0000271000000001u) >> 32;
-  store(static_cast<std::uint32_t>(chars), out);
-  return at + bits / 8;
+// Ids of one to six digits, each with "," or ", " behind it, as many as come and eight characters are left for; eight
+// characters at once. After the last of them; moves `out` and `count` on. At least one id is left to be read.
+const char* read_quickly(const char* at, const char* end, std::size_t& count, std::uint8_t*& out) {
+  if constexpr (std::endian::native != std::endian::little) return at;
+  while (count > 1 && end - at >= 8) {
+    std::uint64_t chars;
+    std::memcpy(&chars, at, sizeof chars);
+    const std::uint64_t digits = chars ^ 0x3030303030303030u;  // 0..9 where there are digits
+    const std::uint64_t others = ((digits + 0x7676767676767676u) | digits) & 0x8080808080808080u;
+    const int bits = std::countr_zero(others) & ~7;  // of the digits before the first other character
+    if (bits == 0 || bits > 48 || (bits > 8 && (digits & 0xFF) == 0)) break;
+    const std::uint64_t behind = chars >> bits;
+    const bool spaced = (behind & 0xFFFF) == (',' | ' ' << 8);
+    if (!spaced && (behind & 0xFF) != ',') break;
+    std::uint64_t value = digits << (64 - bits);
+    value = value * 10 + (value >> 8);
+    value = ((value & 0x000000FF000000FFu) * 0x000F424000000064u +
+             ((value >> 16) & 0x000000FF000000FFu) * 0x0000271000000001u) >> 32;
+    store(static_cast<std::uint32_t>(value), out);
+    at += bits / 8 + 1 + spaced;
+    out += sizeof(std::uint32_t);
+    --count;
+  }
+  return at;
 }
 
 std::optional<TokenSpan> span_of(std::string_view body, const char* at) {
@@ -118,15 +125,16 @@ std::optional<TokenSpan> find_tokens(std::string_view body) {
 
 bool read_tokens(std::string_view list, std::size_t count, std::uint8_t* out) {
   const char *at = list.data(), *const last = at + list.size() - 1;  // at the ']'
-  while (count-- > 0) {
+  for (;;) {
     at = past_space(at + 1, last);
-    at = read_id(at, last, out);
+    at = read_quickly(at, last, count, out);
+    at = read_slowly(past_space(at, last), last, out);
     if (at == nullptr) return false;
     at = past_space(at, last);
-    if (count > 0 && (at == last || *at != ',')) return false;
+    if (--count == 0) return at == last;
+    if (at == last || *at != ',') return false;
     out += sizeof(std::uint32_t);
   }
-  return at == last;
 }
 
 }  // namespace kvroute
