@@ -9,6 +9,12 @@ ARGS ?=
 # Percent of statements and branches that the whole of the tests must reach. Raise it with the tests, do not lower it.
 COVERAGE := 90
 
+SECONDS ?= 60
+PURE_TESTS := tests/index tests/router tests/app/test_route_api.py tests/app/test_short_http.py tests/app/test_cases.py
+NATIVE_TESTS := tests/index/test_native.py tests/index/test_block_cores.py tests/index/test_block_golden.py \
+	tests/index/test_block_pools.py tests/index/test_dump.py tests/index/test_radix.py tests/index/test_radix_cores.py \
+	tests/index/test_radix_golden.py tests/index/test_radix_payload.py
+
 PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 STAMP := .venv/.installed
@@ -17,7 +23,7 @@ STAMP := .venv/.installed
 PACKAGES := redis-server redis-tools nginx libnginx-mod-http-js prometheus wget
 COMPOSE_PACKAGES := docker-compose
 
-.PHONY: help install run demo stack test check check-compose bench lock clean packages test-packages torch litellm
+.PHONY: help install run demo stack test check check-compose check-native check-pure fuzz-native bench lock clean packages test-packages torch litellm
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -53,6 +59,35 @@ check-compose: $(STAMP)  ## docker-compose.yml read by a real compose, in both p
 		echo "docker-compose.yml is not checked: there is no docker-compose (sudo apt-get install docker-compose)"; \
 	fi
 
+check-native: $(STAMP)  ## the native core's tests over a build with AddressSanitizer and UBSan
+	cmake -S . -B build/sanitize -DKVROUTE_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+		-DPython_EXECUTABLE="$(abspath $(PYTHON))" >/dev/null
+	cmake --build build/sanitize --parallel 2
+	KVROUTE_CORE_FILE="$$(ls build/sanitize/_core.*.so)" KVROUTE_CORE=native PYTHONMALLOC=malloc \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+		LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so) $$($${CXX:-g++} -print-file-name=libstdc++.so)" \
+		$(PYTHON) -m pytest -p tests.support.core_file $(or $(ARGS),$(NATIVE_TESTS))
+
+check-pure: $(STAMP)  ## what an install without a compiler gives: the Python core, told in its log and in /healthz
+	rm -rf build/pure && $(PYTHON) -m venv build/pure
+	echo "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+		>"$$(build/pure/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/needed.pth"
+	CC=/no/compiler CXX=/no/compiler build/pure/bin/python -m pip --disable-pip-version-check install --quiet \
+		--no-deps --no-build-isolation .
+	cd build/pure && bin/python -c 'from index.native import CORE; assert CORE.name == "python", CORE; print(CORE.reason)'
+	build/pure/bin/python -m pytest -n 2 $(or $(ARGS),$(PURE_TESTS))
+
+fuzz-native: $(STAMP)  ## libFuzzer over event payloads, bodies and the table, each for SECONDS (needs clang): make fuzz-native SECONDS=600
+	cmake -S . -B build/fuzz -DKVROUTE_FUZZ=ON -DKVROUTE_SANITIZE=ON -DCMAKE_CXX_COMPILER=clang++ >/dev/null
+	cmake --build build/fuzz --parallel 2
+	$(PYTHON) -m tests.fuzz.seeds build/fuzz/corpus
+	mkdir -p build/fuzz/corpus/table build/fuzz/corpus/token_list
+	printf '{"model":"m","token_ids":[1, 23,4567890]}' >build/fuzz/corpus/token_list/first
+	@set -e; for name in table payload sglang_payload token_list; do \
+		build/fuzz/tests/fuzz/fuzz_$$name -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 \
+			build/fuzz/corpus/$$name; \
+	done
+
 bench: $(STAMP) packages  ## every script in benchmarks/ (but servers that one of them starts, and what needs real engines)
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v -e _server.py -e compare_live.py); do \
 		name=$$(basename "$$script" .py); \
@@ -83,7 +118,7 @@ clean:  ## remove .venv, caches and build products
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml requirements.lock | $(PYTHON)
+$(STAMP): pyproject.toml requirements.lock CMakeLists.txt $(wildcard index/core/*.cpp index/core/*.h) | $(PYTHON)
 	$(PIP) install --quiet --requirement requirements.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch "$@"

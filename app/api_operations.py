@@ -17,6 +17,7 @@ from app.openapi import json_body, problems
 from app.problems import Problem
 from app.service import Service
 from app.version import VERSION
+from index.native import CORE
 
 
 def operations_api(service: Service) -> APIRouter:
@@ -31,7 +32,12 @@ def operations_api(service: Service) -> APIRouter:
     @api.get("/healthz", summary="200 while the process and its tasks live")
     async def healthz() -> Response:
         healthy = service.healthy
-        body = {"status": "ok" if healthy else "failed", "version": VERSION, "core": "python"}
+        body = {
+            "status": "ok" if healthy else "failed",
+            "version": VERSION,
+            "core": CORE.name,
+            "core_reason": CORE.reason,
+        }
         return json_answer(body, 200 if healthy else 503)
 
     @api.get("/readyz", summary="200 once every instance is live or was tried")

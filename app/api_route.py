@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -11,16 +10,16 @@ from starlette.responses import Response
 
 from app.auth import require_token
 from app.body_limit import read_body
-from app.candidates import candidates_for, remark, unknown_names
+from app.candidates import candidates_for
 from app.fleet import Target
 from app.json_answer import json_answer
 from app.openapi import MatchAnswer, RouteAnswer, problems, route_body
 from app.problems import Problem
+from app.route_answer import answer_body, answer_headers, shown_candidate
 from app.route_body import RouteRequest, read_route_request
-from app.routing import Routed, untokenised
+from app.routing import untokenised
 from app.service import Service
 from engine.tokenise import TokeniseError
-from router.candidate import Candidate, Decision
 
 
 def route_api(service: Service) -> APIRouter:
@@ -35,16 +34,16 @@ def route_api(service: Service) -> APIRouter:
         openapi_extra=route_body(),
     )
     async def route(request: Request) -> Response:
-        began = time.perf_counter()
+        began, around = time.perf_counter(), service.around
         try:
             require_token(request, service.settings.auth.token)
             routed = await service.routing.route(await _read(request, service))
         except Problem as problem:
-            service.around.metrics.route_failed(problem.status)
+            around.metrics.route_failed(problem.status)
             raise
-        answer = _answered(routed, service)
+        answer = json_answer(answer_body(routed, around.fleet, service.routing.router), headers=answer_headers(routed))
         if not routed.request.dry_run:
-            service.around.metrics.route_took(time.perf_counter() - began)
+            around.metrics.route_took(time.perf_counter() - began)
         return answer
 
     @api.post(
@@ -63,11 +62,11 @@ def route_api(service: Service) -> APIRouter:
         if tokens is None:
             target, tokens = await _tokenised(asked, target, service)
         matches = service.routing.matches(asked, target, tokens)
-        candidates = candidates_for(asked, target, matches, time.monotonic())
+        candidates, router = candidates_for(asked, target, matches, time.monotonic()), service.routing.router
         body = {
             "model": asked.model,
             "prompt_tokens": len(tokens) >> 2,
-            "candidates": [_candidate(one, None, service) for one in candidates],
+            "candidates": [shown_candidate(one, None, service.around.fleet, router) for one in candidates],
         }
         return json_answer(body)
 
@@ -86,79 +85,3 @@ async def _tokenised(asked: RouteRequest, target: Target, service: Service) -> t
         return await service.routing.tokenised(asked, target)
     except TokeniseError as error:
         raise untokenised(error) from None
-
-
-def _answered(routed: Routed, service: Service) -> Response:
-    chosen = routed.chosen
-    instance = service.around.fleet.get(chosen.worker.instance)
-    ranks = len(instance.workers) if instance else 1
-    steering = {"X-data-parallel-rank": str(chosen.worker.dp_rank)} if ranks > 1 else {}
-    body: dict[str, Any] = {
-        "request_id": routed.request_id,
-        "model": routed.request.model,
-        "instance": chosen.worker.instance,
-        "dp_rank": chosen.worker.dp_rank,
-        "url": chosen.url,
-        "headers": steering,
-        "prompt_tokens": None if routed.tokens is None else len(routed.tokens) >> 2,
-        "matched_tokens": chosen.matched,
-        "reusable_tokens": chosen.reusable,
-        "reason": routed.decision.reason,
-        "trust": chosen.trust.value,
-    }
-    if routed.detail is not None:
-        body["detail"] = routed.detail
-    if routed.request.explain:
-        body["candidates"] = [_candidate(one, routed.decision, service) for one in routed.candidates]
-        body["unknown_candidates"] = unknown_names(routed.request.candidates or (), routed.target.instances)
-    return json_answer(body, headers=_facts(routed, chosen))
-
-
-def _facts(routed: Routed, chosen: Candidate) -> dict[str, str]:
-    """The answer as headers, for gateways that cannot read a body. Text beyond ASCII is percent-encoded."""
-    return {
-        "x-kvroute-instance": _header(chosen.worker.instance),
-        "x-kvroute-url": _header(chosen.url),
-        "x-kvroute-dp-rank": str(chosen.worker.dp_rank),
-        "x-kvroute-matched-tokens": str(chosen.matched),
-        "x-kvroute-request-id": routed.request_id,
-    }
-
-
-def _header(text: str) -> str:
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(char if char.isascii() and char.isprintable() and char != "%" else _percent(char) for char in text)
-
-
-def _percent(char: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
-
-
-def _candidate(candidate: Candidate, decision: Decision | None, service: Service) -> dict[str, Any]:
-    worker, load = candidate.worker, candidate.load
-    instance = service.around.fleet.get(worker.instance)
-    gpu, cpu, disk, other = candidate.by_medium
-    media = {"gpu": gpu, "cpu": cpu, "disk": disk}
-    if other:
-        media["other"] = other
-    score = None if decision is None else decision.scores.get(worker)
-    return {
-        "instance": worker.instance,
-        "dp_rank": worker.dp_rank,
-        "engine": instance.settings.engine.value if instance else None,
-        "url": candidate.url,
-        "matched_tokens": candidate.matched,
-        "reusable_tokens": candidate.reusable,
-        "by_medium": media,
-        "trust": candidate.trust.value,
-        "load": {
-            "running": load.running,
-            "waiting": load.waiting,
-            "kv_usage": load.kv_usage,
-            "inflight_prefill_tokens": service.routing.router.inflight_prefill_tokens(worker),
-        },
-        "score": None if score is None else round(score, 4),
-        "eligible": candidate.why is None,
-        "why": candidate.why or (remark(instance, worker.dp_rank) if instance else None),
-    }

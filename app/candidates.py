@@ -15,6 +15,19 @@ from router.candidate import UNKNOWN_LOAD, Candidate, WorkerLoad
 NOTHING = (0, 0, 0, 0)
 
 
+class Row(NamedTuple):
+    """One worker of a model, and the candidate it would be for a prompt of which it holds nothing.
+
+    `barred`: its instance may not be chosen, whatever the worker's own state.
+    """
+
+    instance: Instance
+    tracked: TrackedWorker
+    candidate: Candidate
+    never_reached: bool
+    barred: bool
+
+
 class _Wanted(NamedTuple):
     """What a request narrows the fleet to: sets of instance ids, labels, the adapter."""
 
@@ -28,33 +41,65 @@ def candidates_for(
     request: RouteRequest, target: Target, matches: Mapping[Worker, WorkerMatch], now: float
 ) -> list[Candidate]:
     """All workers of the target, eligible or not. `now` is the loop's monotonic clock in seconds."""
+    rows = rows_for(request, target, now)
+    return [
+        matched(row, matches.get(row.tracked.worker), now, reads_cache=request.reads_cache)
+        if matches
+        else row.candidate
+        for row in rows
+    ]
+
+
+def rows_for(request: RouteRequest, target: Target, now: float) -> list[Row]:
+    """All workers of the target, and who of them may be chosen for such a request."""
     wanted = _Wanted(
         None if request.candidates is None else named(request.candidates, target.instances),
         named(request.exclude, target.instances),
         request.selector,
         request.lora or target.lora,
     )
-    candidates, never_reached = [], set()
+    rows = []
     for instance in target.instances:
         why = _why_not(instance, wanted)
-        for tracked in instance.workers.values():
-            state = instance.state_of(tracked, now)
-            if state is WorkerState.CONNECTING and instance.reachable is False:
-                never_reached.add(tracked.worker)
-            match = matches.get(tracked.worker) if matches and not tracked.uncertain(now) else None
-            why_worker = why or _why_not_worker(tracked, state)
-            candidates.append(
-                _candidate(instance, tracked, match, reads_cache=request.reads_cache, why=why_worker, now=now)
-            )
-    return _reached_first(candidates, never_reached) if never_reached else candidates
+        rows += [row_of(instance, tracked, why, now) for tracked in instance.workers.values()]
+    return _reached_first(rows) if any(row.never_reached for row in rows) else rows
 
 
-def _reached_first(candidates: list[Candidate], never_reached: set[Worker]) -> list[Candidate]:
+def row_of(instance: Instance, tracked: TrackedWorker, why: str | None, now: float) -> Row:
+    """A worker's row; `why` its instance may not be chosen."""
+    state = instance.state_of(tracked, now)
+    candidate = Candidate(
+        worker=tracked.worker,
+        url=instance.settings.url,
+        weight=instance.settings.weight,
+        matched=0,
+        reusable=0,
+        by_medium=NOTHING,
+        trust=trust_of(instance, tracked, now),
+        load=load_of(tracked),
+        why=why or _why_not_worker(tracked, state),
+    )
+    never_reached = state is WorkerState.CONNECTING and instance.reachable is False
+    return Row(instance, tracked, candidate, never_reached, why is not None)
+
+
+def matched(row: Row, match: WorkerMatch | None, now: float, *, reads_cache: bool) -> Candidate:
+    """The row's candidate for a prompt of which its worker holds `match`."""
+    if match is None or row.tracked.uncertain(now):
+        return row.candidate
+    reusable = match.reusable if reads_cache else 0
+    return row.candidate._replace(matched=match.matched, reusable=reusable, by_medium=match.by_medium)
+
+
+def _reached_first(rows: list[Row]) -> list[Row]:
     """An instance that was never reached may be chosen, but only while no other can be."""
-    if all(one.why is not None or one.worker in never_reached for one in candidates):
-        return candidates
+    if all(row.candidate.why is not None or row.never_reached for row in rows):
+        return rows
     why = "not reached yet, neither its event stream nor its HTTP port"
-    return [one._replace(why=one.why or why) if one.worker in never_reached else one for one in candidates]
+    return [
+        row._replace(candidate=row.candidate._replace(why=row.candidate.why or why)) if row.never_reached else row
+        for row in rows
+    ]
 
 
 def named(names: Iterable[str], instances: Iterable[Instance]) -> set[str]:
@@ -82,28 +127,6 @@ def remark(instance: Instance, rank: int) -> str | None:
     tracked = instance.workers.get(rank)
     refused = instance.unusable is not None or (tracked is not None and tracked.refused)
     return "refused: its events are not used, it gets requests by load alone" if refused else None
-
-
-def _candidate(
-    instance: Instance,
-    tracked: TrackedWorker,
-    match: WorkerMatch | None,
-    *,
-    reads_cache: bool,
-    why: str | None,
-    now: float,
-) -> Candidate:
-    return Candidate(
-        worker=tracked.worker,
-        url=instance.settings.url,
-        weight=instance.settings.weight,
-        matched=match.matched if match else 0,
-        reusable=match.reusable if match and reads_cache else 0,
-        by_medium=match.by_medium if match else NOTHING,
-        trust=trust_of(instance, tracked, now),
-        load=load_of(tracked),
-        why=why,
-    )
 
 
 def trust_of(instance: Instance, tracked: TrackedWorker, now: float) -> Trust:

@@ -21,6 +21,7 @@ from app.settings_file import SettingsError, load_settings
 from app.shown import encodable, shown
 from app.terminal import console, fail
 from app.version import VERSION
+from index.native import FAULT
 from store.state_url import shown_url
 
 BAD_SETTINGS = 2
@@ -46,6 +47,8 @@ def serve(
 ) -> None:
     """Run the router. SIGTERM and SIGINT stop it after the requests in flight."""
     settings = _settings(config)
+    if FAULT is not None:
+        fail(str(FAULT), BAD_SETTINGS)
     configure_logs(settings.log)
     from app.serving import run  # noqa: PLC0415 - the other commands need not wait for the whole application
 

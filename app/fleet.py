@@ -13,6 +13,7 @@ from engine.facts import EngineFacts
 from engine.identity import HashReport
 from engine.load import EngineLoad
 from index.worker import EngineKind, Trust, Worker
+from router.changes import Changes
 
 GONE_AFTER_S = 3.0
 """How long both the event stream and HTTP must be lost before a worker that was live counts as gone."""
@@ -23,6 +24,24 @@ DEAF_AFTER_S = 10.0
 NO_FACTS = EngineFacts(None, {}, {}, None, None, None, None, None, {}, (), None, None)
 UNVERIFIED = HashReport("unverified", None, None, None)
 NO_IDENTITY = HashReport("none", None, None, None)
+
+
+_WORKER_DECIDES = frozenset(
+    {
+        "trust",
+        "link_up",
+        "link_lost_at",
+        "refused",
+        "load",
+        "load_at",
+        "asleep",
+        "doubtful",
+        "batches",
+        "usable_batches",
+    }
+)
+_INSTANCE_DECIDES = frozenset({"settings", "facts", "draining", "unusable", "reachable", "unreachable_since"})
+"""What a decision is made from; whoever sets one of these to another value has it noted, and need not think of it."""
 
 
 class WorkerState(StrEnum):
@@ -62,6 +81,16 @@ class TrackedWorker:
     stream: tuple[str, str] | None = None
     """Event endpoint and topic that are followed."""
     stream_advice: str | None = None
+    changes: Changes[Worker | str] = field(default_factory=Changes, repr=False, compare=False)
+    """The fleet's, where this worker is noted."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _WORKER_DECIDES and hasattr(self, "changes"):
+            before = getattr(self, name)
+            counts = name.endswith("batches")  # of which only none or some decides
+            if bool(before) is not bool(value) if counts else before != value:
+                self.changes.note(self.worker)
+        object.__setattr__(self, name, value)
 
     @property
     def names(self) -> dict[str, object]:
@@ -94,6 +123,13 @@ class Instance:
     reachable: bool | None = None
     unreachable_since: float | None = None
     tried: bool = False
+    changes: Changes[Worker | str] = field(default_factory=Changes, repr=False, compare=False)
+    """The fleet's, where this instance is noted by its id."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _INSTANCE_DECIDES and hasattr(self, "changes") and getattr(self, name) != value:
+            self.changes.note(self.id)
+        object.__setattr__(self, name, value)
 
     @property
     def id(self) -> str:
@@ -140,7 +176,10 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request's model name means: a base model, perhaps one of its adapters, and the instances that serve it."""
+    """What a request's model name means: a base model, perhaps one of its adapters, and the instances that serve it.
+
+    A change of the fleet makes new ones.
+    """
 
     model: str
     lora: str | None
@@ -149,11 +188,15 @@ class Target:
 
 
 class Fleet:
-    """All instances, by id. Names are looked up per request, so they are resolved once per change of the fleet."""
+    """All instances, by id. Names are looked up per request, so they are resolved once per change of the fleet.
+
+    `changes` names workers and instances (by id) whose state decides otherwise now.
+    """
 
     def __init__(self) -> None:
         self._instances: dict[str, Instance] = {}
         self._targets: dict[str, Target] = {}
+        self.changes = Changes[Worker | str]()
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(self._instances.values())
@@ -168,7 +211,7 @@ class Fleet:
     def add(self, settings: InstanceSettings, source: Literal["file", "http"] = "file") -> Instance:
         """Take in an instance with its first worker. The id must be new."""
         assert settings.id not in self._instances
-        instance = Instance(settings, source)
+        instance = Instance(settings, source, changes=self.changes)
         self._instances[settings.id] = instance
         for rank in range(settings.dp_size or 1):
             self.add_worker(instance, rank)
@@ -178,7 +221,7 @@ class Fleet:
     def add_worker(self, instance: Instance, rank: int) -> TrackedWorker:
         """Track one more rank of an instance."""
         unverified = UNVERIFIED if instance.settings.engine is EngineKind.VLLM else NO_IDENTITY
-        tracked = TrackedWorker(Worker(instance.id, rank), unverified)
+        tracked = TrackedWorker(Worker(instance.id, rank), unverified, changes=self.changes)
         instance.workers[rank] = tracked
         self.changed()
         return tracked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,15 +20,13 @@ from app.surroundings import Surroundings
 from app.warm_start import Restored, WarmStart
 from engine.discovery import fingerprint
 from engine.endpoint import host_of, rank_endpoint
-from engine.listener import Clear, Listener, Source
+from engine.listener import Clear, Listener, Signal, Source
 from index.pool import WorkerSpec
 from index.worker import EngineKind, Trust
 from store.state import StateError
 
 _log = structlog.stdlib.get_logger("kvroute.follow")
 
-SLICE_S = 0.005
-"""How long a backlog of batches is applied before requests get their turn."""
 RETRY_S = 5.0
 """Between two attempts to open sockets."""
 
@@ -228,15 +227,15 @@ class Following:
 
     async def _take_all(self, listener: Listener, ingest: WorkerIngest, tracked: TrackedWorker) -> None:
         async with listener:
-            async for signals in listener:
+            while True:
+                await listener.ready()
+                end = await self._around.turns.turn()
+                signals = deque(listener.take())
                 if not any(isinstance(signal, Clear) for signal in signals):
                     self._tell_process(listener, tracked)
-                began = time.perf_counter()
-                for signal in signals:
-                    ingest.take(signal)
-                    if time.perf_counter() - began > SLICE_S:
-                        await asyncio.sleep(0)
-                        began = time.perf_counter()
+                _apply(signals, ingest, end)
+                while signals:
+                    _apply(signals, ingest, await self._around.turns.turn())
                 self._instance.tried = self._instance.tried or tracked.link_up
                 self._tell_process(listener, tracked)
 
@@ -247,3 +246,11 @@ class Following:
     async def _fingerprint(self) -> str | None:
         own = self._instance.settings
         return await fingerprint(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)
+
+
+def _apply(signals: deque[Signal], ingest: WorkerIngest, end: float) -> None:
+    """Apply what waits, at least one, until it is `end`; what is left stays."""
+    while signals:
+        ingest.take(signals.popleft())
+        if time.perf_counter() > end:
+            return

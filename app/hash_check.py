@@ -54,6 +54,11 @@ class HashCheck:
         self._failures = self._roots = 0
         self._tracked.hash, self._tracked.refused, self._tracked.advice = UNVERIFIED, False, None
 
+    @property
+    def settled(self) -> bool:
+        """Whether `judged` has nothing more to say about the base model's blocks."""
+        return self._tracked.hash.status == "verified"
+
     def restored(self, identity: HashIdentity, shared: bool) -> bool:
         """The worker's hashes were verified before, in the process that it resumes; `shared`: as the fleet's.
 

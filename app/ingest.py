@@ -16,7 +16,8 @@ from app.state_writer import StateWriter
 from app.warm_start import Restored
 from engine.stream import BadFrame, Batch, Clear, Gap, Link, Resumed, Signal
 from engine.wire import WireError, decode
-from index.dump import Operation
+from index.delta import Delta
+from index.dump import Recorded
 from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent
 from index.index import Index
 from index.worker import Trust
@@ -132,27 +133,55 @@ class WorkerIngest:
         tracked.batches += 1
         self._metrics.batch(tracked.worker, replayed)
         tracked.replayed_batches += replayed
-        try:
-            batch = decode(payload, self._instance.settings.engine)
-        except WireError as error:
-            self._wire_error(error.reason)
-            self._lost_part()
-            self._save(seq, payload, None, [])
+        if self._applied_plainly(seq, payload, replayed):
             return
-        if not replayed:  # a batch out of the replay is old, and says nothing of how far behind the stream is
-            tracked.lag_s = max(0.0, time.time() - batch.ts)
-        tracked.usable_batches += 1
+        batch = self._decoded(seq, payload)
+        if batch is None:
+            return
+        self._seen(batch.ts, replayed)
         if self._check is not None:
             batch = self._check.judged(batch)
         if not self._usable():
             self._begin_lineage()
         elif not (replayed and tracked.asleep):
-            self._save(seq, payload, batch.ts, self._apply(batch))
+            delta = self._index.apply(tracked.worker, batch, record=self._writer is not None)
+            self._save(seq, payload, batch.ts, self._told(delta, _count_types(batch.events)))
 
-    def _apply(self, batch: EventBatch) -> list[Operation] | None:
+    def _applied_plainly(self, seq: int, payload: bytes, replayed: bool) -> bool:
+        """The short way, for payloads that the native core can apply by itself, of a worker that is not judged."""
+        tracked, record = self._tracked, self._writer is not None
+        if not (self._check is None or self._check.settled) or not self._usable() or (replayed and tracked.asleep):
+            return False
+        applied = self._index.apply_payload(tracked.worker, payload, record)
+        if applied is None:
+            return False
+        named = (("stored", applied.stores), ("removed", applied.removals))
+        delta, counts = applied.delta, {name: count for name, count in named if count}
+        if applied.done < applied.events:
+            batch = decode(payload, self._instance.settings.engine)
+            delta, counts = self._index.apply(tracked.worker, batch, record, applied), _count_types(batch.events)
+        self._seen(applied.ts, replayed)
+        self._save(seq, payload, applied.ts, self._told(delta, counts))
+        return True
+
+    def _decoded(self, seq: int, payload: bytes) -> EventBatch | None:
+        try:
+            return decode(payload, self._instance.settings.engine)
+        except WireError as error:
+            self._wire_error(error.reason)
+            self._lost_part()
+            self._save(seq, payload, None, [])
+            return None
+
+    def _seen(self, ts: float, replayed: bool) -> None:
+        if not replayed:  # a batch out of the replay is old, and says nothing of how far behind the stream is
+            self._tracked.lag_s = max(0.0, time.time() - ts)
+        self._tracked.usable_batches += 1
+
+    def _told(self, delta: Delta, counts: dict[str, int]) -> list[Recorded] | None:
+        """What a batch did, to the metrics and the worker's trust; returns what is to be saved of it."""
         tracked = self._tracked
-        delta = self._index.apply(tracked.worker, batch, record=self._writer is not None)
-        self._metrics.events(tracked.worker, _count_types(batch.events))
+        self._metrics.events(tracked.worker, counts)
         if delta.cleared and not delta.lossy:
             tracked.trust = Trust.EXACT
         if delta.lossy:
@@ -162,7 +191,7 @@ class WorkerIngest:
             self._metrics.skipped(tracked.worker, reason, count)
         return delta.operations
 
-    def _save(self, seq: int, payload: bytes, ts: float | None, operations: list[Operation] | None) -> None:
+    def _save(self, seq: int, payload: bytes, ts: float | None, operations: list[Recorded] | None) -> None:
         """Hand what was applied to the state writer, which waits for nothing."""
         if self._writer is None or not self._usable():
             return

@@ -31,9 +31,11 @@ from app.routing import Routing
 from app.service import Service
 from app.settings import Settings
 from app.settings_file import SettingsError, load_settings
+from app.short_route import STATE_KEY, ShortRoute
 from app.surroundings import Surroundings
 from app.version import VERSION
 from index.index import Index
+from index.native import FAULT
 from router.route import Router
 
 MAX_SOCKETS = 65_535
@@ -43,22 +45,28 @@ IO_THREADS = 4
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The ASGI application for these settings. Nothing runs before its lifespan begins."""
+    """The ASGI application for these settings. Nothing runs before its lifespan begins.
+
+    CoreError when KVROUTE_CORE asks for a core that cannot serve.
+    """
+    if FAULT is not None:
+        raise FAULT
     service = build(settings)
+    short_route = ShortRoute(service)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, ShortRoute]]:
         del app
         await service.start()
         try:
-            yield
+            yield {STATE_KEY: short_route}
         finally:
             await service.stop()
             await service.around.client.aclose()
             service.around.context.destroy(linger=0)
 
     app = FastAPI(title="kvroute", version=VERSION, lifespan=lifespan, description=DESCRIPTION)
-    app.state.service = service
+    app.state.service, app.state.short_route = service, short_route
     answer_problems(app)
     for api in (route_api(service), instances_api(service), operations_api(service)):
         app.include_router(api)

@@ -55,10 +55,14 @@ class Metrics:
 
     def routed(self, model: str, reason: str, tokens: tuple[int, int, int] | None) -> None:
         """A decision for a configured base model. `tokens`: (prompt, matched, reusable); None: text not tokenised."""
-        self._route_requests.labels(model, reason).inc()
-        if tokens is not None:
-            for counter, count in zip(self._routed_tokens, tokens, strict=True):
-                counter.labels(model).inc(count)
+        series = self._routed_series.get((model, reason))
+        if series is None:
+            counters = [counter.labels(model) for counter in self._routed_tokens] if tokens is not None else []
+            series = [self._route_requests.labels(model, reason), *counters]
+            if tokens is not None:
+                self._routed_series[model, reason] = series
+        for counter, count in zip(series, (1, *(tokens or ())), strict=False):
+            counter.inc(count)
 
     def route_took(self, seconds: float) -> None:
         """The time from a request's arrival to its answer."""
@@ -125,6 +129,7 @@ class Metrics:
 
     def forget_model(self, model: str) -> None:
         """Drop all series of a base model that no instance is configured for any more."""
+        self._routed_series.clear()
         self._forget("model", model)
 
     def _requests(self) -> None:
@@ -138,6 +143,7 @@ class Metrics:
             self._counter("matched_tokens_total", "Leading tokens the chosen worker held", "model"),
             self._counter("reusable_tokens_total", "Tokens the engine should skip, by its own rule", "model"),
         )
+        self._routed_series: dict[tuple[str, str], list[Counter]] = {}
         self._tokenise_failures = self._counter(
             "tokenise_failures_total", "Texts that could not be tokenised", "model", "kind"
         )

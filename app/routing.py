@@ -12,7 +12,7 @@ import httpx
 import structlog
 
 from app.adapters import AdapterLabels
-from app.candidates import candidates_for, unknown_names
+from app.candidates import candidates_for
 from app.fleet import Fleet, Target
 from app.instance_body import FinishedReport
 from app.logs import Repeats
@@ -20,6 +20,7 @@ from app.metrics import Metrics
 from app.problems import Problem
 from app.route_body import RouteRequest, check_prompt
 from app.settings import LimitSettings
+from app.standings import Standings
 from app.tokenising import tokens_of
 from engine.tokenise import TokeniseError
 from index.index import Index
@@ -37,20 +38,19 @@ TOKENISE_LOG_S = 10.0
 
 
 class Routed(NamedTuple):
-    """What was decided, with everything an answer may show. `tokens` is None when the text could not be tokenised."""
+    """What was decided, with everything an answer may show. `tokens` is None when the text could not be tokenised.
+
+    `candidates` are empty where nobody asked to explain.
+    """
 
     request_id: str
     request: RouteRequest
     target: Target
     tokens: bytes | None
+    chosen: Candidate
     candidates: list[Candidate]
     decision: Decision
     detail: str | None
-
-    @property
-    def chosen(self) -> Candidate:
-        """The candidate that was decided for."""
-        return next(one for one in self.candidates if one.worker == self.decision.worker)
 
 
 class Sent(NamedTuple):
@@ -75,6 +75,10 @@ class Routing:
     limits: LimitSettings
     repeats: Repeats = field(default_factory=lambda: Repeats(TOKENISE_LOG_S))
     sent: OrderedDict[str, Sent] = field(default_factory=OrderedDict)
+    standings: Standings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.standings = Standings(self.fleet, self.router)
 
     def target(self, request: RouteRequest) -> Target:
         """What the request's model means. Raises Problem 404 with the models there are."""
@@ -120,16 +124,23 @@ class Routing:
         """Match, decide, and unless it is a dry run leave the trace. Synchronous. Raises Problem 503."""
         now = time.monotonic()
         matches = {} if tokens is None else self.matches(request, target, tokens)
-        candidates = candidates_for(request, target, matches, now)
-        query = RouteQuery(
-            tokens, _namespace(request, target), request.session_id, None if tokens is None else len(tokens) >> 2
-        )
-        decision = self.router.decide(query, candidates, now)
-        if decision is None:
-            raise self._nobody(candidates)
-        routed = Routed(new_request_id(time.time()), request, target, tokens, candidates, decision, detail)
+        length = None if tokens is None else len(tokens) >> 2
+        query = RouteQuery(tokens, _namespace(request, target), request.session_id, length)
+        eligible = self.standings.eligible(request, target, now)
+        standing = eligible.standing
+        if standing is None or request.explain:
+            candidates = candidates_for(request, target, matches, now)
+            decision = self.router.decide(query, candidates, now)
+            if decision is None:
+                raise self._nobody(candidates)
+        else:
+            candidates = []
+            decision = self.router.decide_among(query, standing, matches if request.reads_cache else {}, now)
+        match = matches.get(decision.worker)
+        chosen = eligible.chosen(decision.worker, match, now, reads_cache=request.reads_cache)
+        routed = Routed(new_request_id(time.time()), request, target, tokens, chosen, candidates, decision, detail)
         if not request.dry_run:
-            self._leave_trace(routed, query, now)
+            self._leave_trace(routed, query, eligible.unknown, now)
         return routed
 
     def finished(self, request_id: str, report: FinishedReport) -> None:
@@ -143,7 +154,7 @@ class Routing:
         if prompt is not None:  # else nobody knows of how many
             self.metrics.delivered(sent.model, sent.instance, prompt, report.cached_tokens, sent.reusable)
 
-    def _leave_trace(self, routed: Routed, query: RouteQuery, now: float) -> None:
+    def _leave_trace(self, routed: Routed, query: RouteQuery, unknown: int, now: float) -> None:
         chosen = routed.chosen
         self.router.record(routed.request_id, routed.decision, query, now)
         promised = None if query.prompt_tokens is None else chosen.reusable
@@ -152,9 +163,8 @@ class Routing:
             self.sent.popitem(last=False)
         counts = None if query.prompt_tokens is None else (query.prompt_tokens, chosen.matched, chosen.reusable)
         self.metrics.routed(routed.target.model, routed.decision.reason, counts)
-        unknown = unknown_names(routed.request.candidates or (), routed.target.instances)
         if unknown:
-            self.metrics.unknown_candidates(len(unknown))
+            self.metrics.unknown_candidates(unknown)
 
     def _untokenised(self, request: RouteRequest, target: Target, error: TokeniseError) -> Routed:
         """Routed by load, and counted; refused when the request is strict."""
@@ -195,5 +205,5 @@ def untokenised(error: TokeniseError) -> Problem:
 
 
 def _namespace(request: RouteRequest, target: Target) -> str:
-    parts = (target.model, request.lora or target.lora, request.cache_salt, request.extra_key)
-    return "\0".join("" if part is None else part for part in parts)
+    lora = request.lora or target.lora or ""
+    return f"{target.model}\0{lora}\0{request.cache_salt or ''}\0{request.extra_key or ''}"

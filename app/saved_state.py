@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from index.block_hash import HashIdentity
-from index.dump import BlockDump, Dump, Operation, RadixDump
+from index.dump import BlockDump, Dump, RadixDump, Recorded
 from index.worker import Trust
 
 
@@ -65,7 +66,7 @@ def unpack_worker(body: bytes) -> SavedWorker:
         raise Unreadable(f"not a snapshot of this version ({type(error).__name__})") from None
 
 
-def pack_batch(trust: Trust, digest: bytes | None, operations: list[Operation]) -> bytes:
+def pack_batch(trust: Trust, digest: bytes | None, operations: Sequence[Recorded]) -> bytes:
     """A log entry's body."""
     return _ENCODER.encode((trust, digest, operations))
 

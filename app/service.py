@@ -19,6 +19,7 @@ from app.settings import Settings
 from app.state import State, registered
 from app.surroundings import Surroundings
 from app.watch import Watch
+from index.native import CORE
 from index.worker import EngineKind, Worker
 from store.state import RegisteredInstance
 
@@ -45,6 +46,7 @@ class Service:
 
     async def start(self) -> None:
         """Open the state store, then watch every configured instance."""
+        _log.info("core", core=CORE.name, reason=CORE.reason)
         if self.settings.state.get_secret_value() != "memory://":
             self.state = State.opened(self.settings, self.around, self)
             self.around.writer = self.state.writer

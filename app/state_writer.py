@@ -21,7 +21,7 @@ from app.saved_state import pack_batch, pack_worker
 from app.state_limits import WriterLimits
 from app.state_queue import StateQueue
 from index.block_hash import HashIdentity
-from index.dump import Operation
+from index.dump import Recorded
 from index.index import Index
 from index.worker import Trust, Worker
 from store.state import Entry, Lineage, Offer, Snapshot, StateError, StateStore, Stored
@@ -93,7 +93,7 @@ class StateWriter:
         """What identifies the engine's process, as far as known."""
         self._of(worker).fingerprint = fingerprint
 
-    def applied(self, worker: Worker, saved: Saved, operations: list[Operation] | None) -> None:
+    def applied(self, worker: Worker, saved: Saved, operations: list[Recorded] | None) -> None:
         """A batch was applied. `operations` None: its effect can only be told by a snapshot."""
         followed = self._of(worker)
         lineage = followed.take(saved)

@@ -14,6 +14,7 @@ from app.identities import Identities
 from app.metrics import Metrics
 from app.settings import Settings
 from app.state_writer import StateWriter
+from app.turns import Turns
 from engine.listener import ListenerLimits
 from index.index import Index
 from index.worker import Worker
@@ -36,6 +37,8 @@ class Surroundings:
     client: httpx.AsyncClient
     context: zmq.asyncio.Context
     polls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(POLLS_AT_ONCE))
+    turns: Turns = field(default_factory=Turns)
+    """For reading and applying events, whatever all engines send."""
     writer: StateWriter | None = None
     """Who keeps the state; None when nothing outlives the process."""
 

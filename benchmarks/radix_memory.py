@@ -1,21 +1,25 @@
 """Memory of the radix index at page size 1 (one hash per token): `python -m benchmarks.radix_memory [tokens]`.
 
-Prints bytes per token by tracemalloc and by our own estimate, beside a trie with a dict per token and a dict of hashes.
+Prints bytes per token of the process (RSS) for both cores and for a trie with a dict per token, each in a process of
+its own, beside each core's own estimate; and what is left after everything was removed.
 """
 
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import os
 import random
 import sys
-import tracemalloc
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from index.delta import Delta
-from index.event import BlockStored, EngineHash
-from index.radix import RadixIndex
+from index.event import BlockRemoved, BlockStored, EngineHash
+from index.native import Core, chosen
+from index.radix_native import radix_index
 
 
 def runs(tokens: int, seed: int = 1) -> Iterator[BlockStored]:
@@ -30,6 +34,11 @@ def runs(tokens: int, seed: int = 1) -> Iterator[BlockStored]:
         anchors.append(draw.choice([hashes[-1], hashes[count // 2]]))
         yield BlockStored(list(hashes), parent, ids, 1)
         tokens -= count
+
+
+def cores() -> list[Core]:
+    """The cores that there are: Python, and native where it was built."""
+    return [chosen("python")] + ([chosen("native")] if chosen("auto").module else [])
 
 
 class Trie:
@@ -47,33 +56,51 @@ class Trie:
             self.by_hash[block] = node
 
 
-def held_bytes() -> int:
+def resident() -> int:
+    """The process's memory in RAM, in bytes."""
     gc.collect()
-    return tracemalloc.get_traced_memory()[0]
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def of_core(name: str, tokens: int) -> None:
+    """Fill an index, then empty it: once by a clear, once event by event."""
+    core, delta = chosen(name), Delta()
+    index = radix_index(1, 4, core)
+    index.add(0)
+    empty = resident()
+    for event in runs(tokens):
+        index.store(0, event, "", delta)
+    del event
+    used = resident() - empty
+    print(f"{name}: {tokens} tokens in {index.node_count} runs, {used / tokens:.1f} bytes of RSS per token")
+    print(f"  own estimate {index.size_bytes / tokens:.1f}, page table {index.table_bytes / tokens:.1f} of it")
+    index.clear(0)
+    print(f"  after a clear: {resident() / empty:.2f} times the empty process, own estimate {index.size_bytes}")
+    for event in runs(tokens):
+        index.store(0, event, "", delta)
+    for event in runs(tokens):
+        index.remove(0, BlockRemoved(event.block_hashes[::-1]), delta)
+    del event
+    print(f"  after as many removals: {resident() / empty:.2f} times, own estimate {index.size_bytes}")
+
+
+def of_trie(tokens: int) -> None:
+    trie, empty = Trie(), resident()
+    for event in runs(tokens):
+        trie.store(event)
+    del event
+    print(f"dict per token: {(resident() - empty) / tokens:.1f} bytes of RSS per token")
 
 
 def main() -> None:
     tokens = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
-    tracemalloc.start()
-    before = held_bytes()
-    index, delta = RadixIndex(1, 4), Delta()
-    index.add(0)
-    for event in runs(tokens):
-        index.store(0, event, "", delta)
-    del event
-    used = held_bytes() - before
-    print(f"radix index: {tokens} tokens in {index.node_count} runs, {used / tokens:.1f} bytes per token")
-    print(f"  own estimate {index.size_bytes / tokens:.1f}, page table {index.table_bytes / tokens:.1f} of it")
-    index.clear(0)
-    print(f"  after a clear: {held_bytes() - before} bytes, own estimate {index.size_bytes}")
-    sample = min(tokens, 100_000)
-    before = held_bytes()
-    trie = Trie()
-    for event in runs(sample):
-        trie.store(event)
-    del event
-    simple = (held_bytes() - before) / sample
-    print(f"dict per token: {simple:.1f} bytes per token, {simple / (used / tokens):.1f} times as much")
+    fresh = multiprocessing.get_context("spawn")
+    work = [fresh.Process(target=of_core, args=(core.name, tokens)) for core in cores()]
+    for process in [*work, fresh.Process(target=of_trie, args=(min(tokens, 200_000),))]:
+        process.start()
+        process.join()
+        if process.exitcode:
+            sys.exit(process.exitcode)
 
 
 if __name__ == "__main__":

@@ -1,113 +1,106 @@
-"""What a routing request costs: `python -m benchmarks.route_http [seconds per case]`.
+"""What a routing request costs: `python -m benchmarks.route_http [seconds per case] [rounds]`.
 
-One server process (64 workers x 10,240 blocks of 16 tokens indexed), clients in this process. For 1k, 8k and 32k tokens
-that one worker holds: requests per second and p50, p99 latency with 1 and with 16 connections, JSON and u32 bodies, and
-the ratio to a reference served by the same process: FastAPI with a pydantic list[int] that only counts the tokens.
+One server process with 64 workers x 10,240 blocks of 16 tokens indexed; 16 keep-alive connections of a client in
+another process. For 1k, 8k and 32k tokens that one worker holds, as JSON and as u32: requests per second, p50 and p99
+latency, and the server's CPU time per request. Each case is measured on the short way, under uvicorn's own protocol,
+and, as a reference, at a FastAPI endpoint in the same process with a pydantic list[int] that only counts its tokens.
+The median of the rounds is shown. "dry": the request leaves no trace (`dry_run`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.load_client import NAME, Request, measured
 from benchmarks.state_fleet import cpu_s
+from benchmarks.waiting import wait_for_port
+from index.native import CORE
 from tests.support.ports import free_port
 
-START_S = 120.0
+CONNECTIONS = 16
 
 
-class Measured(NamedTuple):
-    """Requests per second, and latency in milliseconds."""
+class Cost(NamedTuple):
+    """Of one round."""
 
     rate: float
-    p50: float
-    p99: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
 
 
 def main() -> None:
-    """Start the server, measure every case, print."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
+    """Start the servers, measure every case, print."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    print(f"client: {NAME}, {CONNECTIONS} connections; core: {CORE.name}; load average {os.getloadavg()[0]:.1f}")
+    with server("short") as (port, pid, prompt):
+        reference: dict[int, float] = {}
+        for name, tokens, request in cases(prompt):
+            reference[tokens] = show(name, tokens, port, pid, request, seconds, rounds, reference.get(tokens))
+    with server("ordinary") as (port, pid, prompt):
+        for name, tokens, request in cases(prompt):
+            if name == "JSON, dry":
+                show("ordinary way", tokens, port, pid, request, seconds, rounds, reference[tokens])
+
+
+def cases(prompt: list[int]) -> Iterator[tuple[str, int, Request]]:
+    """Name, number of tokens and request. The first of each number is the reference."""
+    for tokens in (1_024, 8_192, 32_768):
+        fields = {"model": "m", "token_ids": prompt[:tokens]}
+        body = json.dumps(fields).encode()
+        dry = json.dumps({**fields, "dry_run": True}).encode()
+        octets = array("I", prompt[:tokens]).tobytes()
+        yield "reference", tokens, Request("/reference", "application/json", body)
+        yield "JSON, dry", tokens, Request("/route", "application/json", dry)
+        yield "JSON", tokens, Request("/route", "application/json", body)
+        yield "u32, dry", tokens, Request("/route?model=m&dry_run=true", "application/octet-stream", octets)
+
+
+def show(
+    name: str, tokens: int, port: int, pid: int, request: Request, seconds: float, rounds: int, reference: float | None
+) -> float:
+    """Measure a case and print it; the rate of the reference."""
+    costs = [cost(port, pid, request, seconds) for _ in range(rounds)]
+    rate, p50_ms, p99_ms, cpu_us = (statistics.median(column) for column in zip(*costs, strict=True))
+    reference = reference if reference is not None and name != "reference" else rate
+    print(
+        f"{tokens:>6} tokens {name:<13} {rate:>7.0f} req/s, p50 {p50_ms:6.2f} ms, p99 {p99_ms:6.2f} ms, "
+        f"{cpu_us:6.0f} us CPU per request, {rate / reference:5.2f} x reference",
+        flush=True,
+    )
+    return reference
+
+
+def cost(port: int, pid: int, request: Request, seconds: float) -> Cost:
+    """One round."""
+    before = cpu_s(pid)
+    got = measured(port, request, CONNECTIONS, seconds)
+    return Cost(got.rate, got.p50_ms, got.p99_ms, (cpu_s(pid) - before) / got.requests * 1e6)
+
+
+@contextmanager
+def server(way: str) -> Iterator[tuple[int, int, list[int]]]:
+    """The server's port, its process, and a prompt that one worker holds."""
     with tempfile.TemporaryDirectory() as folder:
         port, prompt_file = free_port(), Path(folder) / "prompt.json"
-        server = subprocess.Popen([sys.executable, "-m", "benchmarks.route_server", str(port), str(prompt_file)])
+        process = subprocess.Popen([sys.executable, "-m", "benchmarks.route_server", str(port), str(prompt_file), way])
         try:
-            _wait(port, server)
-            _measure_all(port, json.loads(prompt_file.read_text()), server.pid, seconds)
+            wait_for_port(port, process)
+            yield port, process.pid, json.loads(prompt_file.read_text())
         finally:
-            server.terminate()
-            server.wait(20)
-
-
-def _measure_all(port: int, prompt: list[int], pid: int, seconds: float) -> None:
-    for tokens in (1_024, 8_192, 32_768):
-        ids = prompt[:tokens]
-        body = json.dumps({"model": "m", "token_ids": ids, "dry_run": True}).encode()
-        cases = {
-            "reference": _request("/reference", body, "application/json"),
-            "JSON": _request("/route", body, "application/json"),
-            "u32": _request("/route?model=m&dry_run=true", array("I", ids).tobytes(), "application/octet-stream"),
-        }
-        reference: dict[int, Measured] = {}
-        for name, request in cases.items():
-            for connections in (1, 16):
-                cpu = cpu_s(pid)
-                got, count = asyncio.run(_load(port, request, connections, seconds))
-                cpu_us = (cpu_s(pid) - cpu) / count * 1e6
-                reference.setdefault(connections, got)
-                print(
-                    f"{tokens:>6} tokens {name:<9} {connections:>2} connections: {got.rate:>7.0f} req/s, "
-                    f"p50 {got.p50:6.2f} ms, p99 {got.p99:6.2f} ms, {cpu_us:6.0f} us CPU per request, "
-                    f"{got.rate / reference[connections].rate:5.2f} x reference"
-                )
-
-
-async def _load(port: int, request: bytes, connections: int, seconds: float) -> tuple[Measured, int]:
-    end = time.perf_counter() + seconds
-    took: list[float] = []
-    began = time.perf_counter()
-    await asyncio.gather(*(_client(port, request, end, took) for _ in range(connections)))
-    elapsed = time.perf_counter() - began
-    cuts = statistics.quantiles(took, n=100)
-    return Measured(len(took) / elapsed, cuts[49] * 1000, cuts[98] * 1000), len(took)
-
-
-async def _client(port: int, request: bytes, end: float, took: list[float]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while (began := time.perf_counter()) < end:
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
-        await reader.readexactly(length)
-        took.append(time.perf_counter() - began)
-    writer.close()
-    await writer.wait_closed()
-
-
-def _request(path: str, body: bytes, content_type: str) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
-def _wait(port: int, server: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + START_S
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise SystemExit("the server did not start")
+            process.terminate()
+            process.wait(20)
 
 
 if __name__ == "__main__":

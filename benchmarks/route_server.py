@@ -5,12 +5,15 @@ Also serves `POST /reference`: what a plain FastAPI endpoint with a pydantic lis
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,10 +22,12 @@ from pydantic import BaseModel
 from app.logs import configure_logs
 from app.main import create_app
 from app.service import Service
+from app.serving import http_protocol
 from app.settings import Settings
 from benchmarks.workload import prompts, stored
+from engine.load import EngineLoad
 from index.event import EventBatch
-from index.worker import Worker
+from index.worker import Trust, Worker
 
 WORKERS = 64
 BLOCKS = 10_240
@@ -36,8 +41,11 @@ class PlainBody(BaseModel):
     token_ids: list[int]
 
 
-def main(port: int, prompt_file: Path) -> None:
-    """Serve on `port`; a prompt of 2,048 blocks that one worker holds goes to `prompt_file`."""
+def main(port: int, prompt_file: Path, short: bool) -> None:
+    """Serve on `port`; a prompt of 2,048 blocks that one worker holds goes to `prompt_file`.
+
+    `short`: with the short way that `kvroute serve` has; else under uvicorn's own protocol.
+    """
     instances = [
         {"id": f"worker-{number}", "engine": "vllm", "model": "m", "url": f"http://127.0.0.1:{9}/{number}"}
         for number in range(WORKERS)
@@ -50,10 +58,13 @@ def main(port: int, prompt_file: Path) -> None:
     configure_logs(settings.log)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with own_lifespan(app):
+    async def lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
+        async with own_lifespan(app) as state:
+            await service.stop()  # nobody asks engines that are not there
             prompt_file.write_text(json.dumps(_fill(service)))  # noqa: ASYNC240
-            yield
+            reports = asyncio.create_task(_report(service))
+            yield state or {}
+            reports.cancel()
 
     app.router.lifespan_context = lifespan
 
@@ -61,7 +72,8 @@ def main(port: int, prompt_file: Path) -> None:
     async def reference(body: PlainBody) -> dict[str, int]:
         return {"tokens": len(body.token_ids)}
 
-    uvicorn.run(app, host="127.0.0.1", port=port, log_config=None, access_log=False)
+    http = http_protocol() if short else "auto"
+    uvicorn.run(app, host="127.0.0.1", port=port, http=http, log_config=None, access_log=False)
 
 
 def _fill(service: Service) -> list[int]:
@@ -74,5 +86,20 @@ def _fill(service: Service) -> list[int]:
     return held
 
 
+async def _report(service: Service) -> None:
+    """What watching the engines would set: their streams are up, and each reports its load once a second."""
+    dice = random.Random(2)
+    for instance in service.around.fleet:
+        instance.reachable = True
+        for tracked in instance.workers.values():
+            tracked.link_up, tracked.trust = True, Trust.EXACT
+    while True:
+        for instance in service.around.fleet:
+            for tracked in instance.workers.values():
+                tracked.load = EngineLoad(float(dice.randint(2, 12)), 0.0, 0.5, False)
+                tracked.load_at = time.monotonic()
+        await asyncio.sleep(1)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "short")

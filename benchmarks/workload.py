@@ -10,6 +10,7 @@ import msgspec
 
 from index.event import BlockStored, EventBatch
 from index.index import Index
+from index.native import Core, chosen
 from index.pool import WorkerSpec
 from index.worker import EngineKind, Worker
 
@@ -46,9 +47,16 @@ def payload(tokens: list[int], hashes: list[int], parent: int | None = None, ran
     return _ENCODER.encode([1.0, [event], rank])
 
 
-def filled(workers: int, blocks: int, run: int = 128, shared: bool = False) -> tuple[Index, list[list[int]]]:
+def cores() -> list[Core]:
+    """Both cores, or the Python one alone where the native one was not built."""
+    return [chosen("python"), *([core] if (core := chosen("auto")).name == "native" else [])]
+
+
+def filled(
+    workers: int, blocks: int, run: int = 128, shared: bool = False, core: Core | None = None
+) -> tuple[Index, list[list[int]]]:
     """An index of `workers` x `blocks` in runs of `run` blocks (`shared`: the same ones for all), and prompts held."""
-    index, dice = Index(), random.Random(1)
+    index, dice = Index(core), random.Random(1)
     held: list[list[int]] = []
     common = [(tokens, _hashes(dice, run)) for tokens in prompts(7, blocks // run, run)] if shared else []
     for number in range(workers):

@@ -8,8 +8,9 @@ wake-up, and frames are checked. Frames are those of vLLM 0.32 and SGLang 0.5.22
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,6 +46,8 @@ __all__ = [
     "Source",
 ]
 
+READ_S = 0.0005
+"""How long one step may read from a socket."""
 END_SEQ = 2**64 - 1
 """The number in the end marker of a replay answer."""
 
@@ -54,7 +57,8 @@ Socket = zmq.Socket[bytes]
 class Listener:
     """One worker followed: `async with Listener(...) as listener: async for signals in listener: ...`.
 
-    Each step yields all that is ready, in order, never an empty list; the iteration has no end. A slow consumer loses
+    Each step yields what is ready, in order, never an empty list; the iteration has no end. Who shares the loop among
+    several listeners waits with `ready` and reads with `take` when it is this one's turn. A slow consumer loses
     nothing: both sockets receive without a high-water mark. `fingerprint` tells what identifies the engine's process;
     an error, None or no answer within `fingerprint_s` count as unknown. With `resume`, a `Resumed` says that what the
     consumer holds up to that position stays, or a `Clear` that it does not, before the first `Batch`. Entering raises
@@ -76,6 +80,7 @@ class Listener:
         self._fingerprint = fingerprint
         self._sequence = Sequence(limits, source.replay is not None, resume)
         self._wake = asyncio.Event()
+        self._wake.set()
         self._bad_frames: list[BadFrame] = []
         self._link_events: deque[int] = deque()
         self._events: Socket | None = None
@@ -130,14 +135,21 @@ class Listener:
 
     async def __anext__(self) -> list[Signal]:
         while True:
-            if self._more:
-                await asyncio.sleep(0)  # others first: a busy stream must not own the loop
-            self._wake.clear()
-            signals = self._step()
-            if signals:
+            await self.ready()
+            if signals := self.take():
                 return signals
-            if not self._more:
-                await self._sleep()
+
+    async def ready(self) -> None:
+        """Until there may be something to take; others get the loop first: a busy stream must not own it."""
+        if self._more:
+            await asyncio.sleep(0)
+        elif not self._wake.is_set():
+            await self._sleep()
+
+    def take(self) -> list[Signal]:
+        """What is ready, in order; perhaps nothing. Reads for a bounded time."""
+        self._wake.clear()
+        return self._step()
 
     def _step(self) -> list[Signal]:
         now = asyncio.get_running_loop().time()
@@ -161,6 +173,14 @@ class Listener:
             await self._wake.wait()
         finally:
             alarm.cancel()
+
+    def _slice(self) -> Iterator[None]:
+        """As often as one step may read from a socket."""
+        end = time.perf_counter() + READ_S
+        for _ in range(self._limits.drain_batches):
+            yield
+            if time.perf_counter() > end:
+                return
 
     # Events
 
@@ -190,7 +210,7 @@ class Listener:
     def _read_events(self, now: float) -> bool:
         """Take what was published. Whether some may be left."""
         assert self._events is not None
-        for _ in range(self._limits.drain_batches):
+        for _ in self._slice():
             try:
                 frames = self._events.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -246,7 +266,7 @@ class Listener:
         """Take what was replayed. Whether some may be left."""
         if self._dealer is None:
             return False
-        for _ in range(self._limits.drain_batches):
+        for _ in self._slice():
             try:
                 frames = self._dealer.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:

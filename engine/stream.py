@@ -112,4 +112,4 @@ class ListenerLimits:
     remembered_batches: int = 16_384
     """Applied batches whose digests are kept (8 bytes each) to tell a duplicate from a new process."""
     drain_batches: int = 1_000
-    """Messages taken from one socket before the event loop gets its turn."""
+    """Messages taken from one socket at a time, at most."""

@@ -5,21 +5,17 @@ from __future__ import annotations
 from index.block_index import BlockIndex
 from index.block_worker import BlockWorker
 from index.delta import Delta
-from index.dump import BlockDump, Operation, SlotDump, split_keys
-from index.event import BlockRemoved, BlockStored, EngineHash
+from index.dump import BlockDump, Operation, SlotDump
+from index.event import BlockRemoved, BlockStored
 from index.worker import Medium
 
 
 def dump_blocks(index: BlockIndex, worker: BlockWorker) -> BlockDump:
     """Everything a worker holds, with the group layout its events showed."""
-    keys = worker.domain.keys
-    slots = []
-    for (group, medium), held in worker.held.items():
-        hashes = [block for block in held if block in keys]
-        keyless = [block for block in held if block not in keys] if len(hashes) < len(held) else []
-        counts = {block: count for block, count in held.items() if count > 1}
-        joined = b"".join([keys[block] for block in hashes])
-        slots.append(SlotDump(group, int(medium), hashes, joined, keyless, counts))
+    slots = [
+        SlotDump(group, int(medium), hashes, keys, keyless, counts)
+        for (group, medium), hashes, keys, keyless, counts in index.holders.slots(worker)
+    ]
     groups = list(worker.groups.values())
     return BlockDump(index.block_size, groups, worker.partial_unit, slots, not worker.orphans)
 
@@ -29,17 +25,13 @@ def restore_blocks(index: BlockIndex, worker: BlockWorker, dump: BlockDump) -> N
     worker.groups = {spec.group: spec for spec in dump.groups}
     worker.partial_unit = dump.partial_unit
     worker.judge_groups()
+    index.learnt(worker)
     for slot in dump.slots:
         at = (slot.group, Medium(slot.medium))
-        index.hold(worker, at, slot.hashes, split_keys(slot.keys))
+        index.holders.hold(worker, at, slot.hashes, slot.keys)
         for block in slot.keyless:
             index.hold_by_hash(worker, at, block)
-        held = worker.holdings(at)
-        for block, count in slot.counts.items():
-            if block in held:
-                held[block] = count
-        if not held:
-            del worker.held[at]
+        index.holders.recount(worker, at, slot.counts)
 
 
 def redo_blocks(index: BlockIndex, worker: BlockWorker, operation: Operation) -> bool:
@@ -48,7 +40,8 @@ def redo_blocks(index: BlockIndex, worker: BlockWorker, operation: Operation) ->
         case ("S", int(group), int(medium), kind, window, int(size), list(hashes), bytes(keys), list(keyless)):
             if size:
                 _learn(worker, group, kind, window, size)
-            _store_again(index, worker, (group, Medium(medium)), hashes, keys)
+                index.learnt(worker)
+            index.holders.hold(worker, (group, Medium(medium)), hashes, keys)
             for block in keyless:
                 index.hold_by_hash(worker, (group, Medium(medium)), block)
             return True
@@ -57,20 +50,6 @@ def redo_blocks(index: BlockIndex, worker: BlockWorker, operation: Operation) ->
             return True
         case _:
             return False
-
-
-def _store_again(
-    index: BlockIndex, worker: BlockWorker, slot: tuple[int, Medium], hashes: list[EngineHash], keys: bytes
-) -> None:
-    if worker.held.get(slot, {}).keys().isdisjoint(hashes) and len(set(hashes)) == len(hashes):
-        index.hold(worker, slot, hashes, split_keys(keys))
-        return
-    for block, key in zip(hashes, split_keys(keys), strict=True):
-        held = worker.held.get(slot, {})
-        if block in held:
-            held[block] += 1
-        else:
-            index.hold(worker, slot, [block], [key])
 
 
 def _learn(worker: BlockWorker, group: int, kind: object, window: object, size: int) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from index.block_index import BlockIndex
 from index.block_worker import BlockWorker
 from index.engine_chain import EngineChain
 from index.group_rules import Held, reusable_tokens
-from index.prompt import Prompt
+from index.prompt import Prompt, WorkerMatch
 from index.request_key import RequestKey, prompt_keys
-from index.worker import Medium
+from index.worker import Worker
 
 MediumCounts = tuple[int, int, int, int]
-NOTHING: MediumCounts = (0, 0, 0, 0)
+NOTHING = (0, 0, 0, 0, 0)
 
 
 class Depth(NamedTuple):
@@ -40,76 +40,30 @@ class LazyKeys:
             self._keys.append(key)
         return self._keys[index]
 
-    def __iter__(self) -> Iterator[RequestKey]:
-        index = 0
-        while (key := self[index]) is not None:
-            yield key
-            index += 1
+
+def match_plain(
+    index: BlockIndex, prompt: Prompt, names: Mapping[int, Worker], only: Collection[Worker]
+) -> Iterator[WorkerMatch]:
+    """The matches of those of `only` with one full-attention group that hold anything of the prompt."""
+    size, most, workers = index.block_size, (prompt.length - 1) // index.block_size, index.workers
+    for number, depth, gpu, cpu, disk, other in index.holders.walk_plain(prompt):
+        worker = names[number]
+        if worker not in only:
+            continue
+        blocks = min(depth, most)
+        if blocks > 0 and workers[number].eagle:
+            blocks -= 1
+        media = (gpu * size, cpu * size, disk * size, other * size)
+        yield WorkerMatch(worker, depth * size, blocks * size, media)
 
 
-def match_blocks(
-    index: BlockIndex, prompt: Prompt, workers: Mapping[int, BlockWorker], chains: Mapping[int, EngineChain]
-) -> dict[int, Depth]:
-    """Depths of those workers that hold anything, by bit. `chains` re-derive hashes that keys cannot follow."""
+def match_grouped(
+    index: BlockIndex, prompt: Prompt, numbers: Iterable[int], chains: Mapping[int, EngineChain]
+) -> Iterator[tuple[int, Depth]]:
+    """The depths of workers with other groups, by number: of those named in `chains` by their engine's own hashes."""
     keys = LazyKeys(prompt, index.block_size)
-    answers: dict[int, Depth] = {}
-    plain = 0
-    for bit, worker in workers.items():
-        if worker.plain:
-            plain |= bit
-        else:
-            answers[bit] = _grouped(index, prompt, worker, keys, chains.get(bit))
-    for bit, (depth, media) in _walk(index, keys, plain, 0).items():
-        answers[bit] = _plain_depth(index.block_size, prompt.length, workers[bit].eagle, depth, media)
-    return answers
-
-
-def _plain_depth(size: int, prompt_tokens: int, eagle: bool, depth: int, media: MediumCounts) -> Depth:
-    """`UnitaryKVCacheCoordinator` with full attention: at most prompt - 1, whole blocks, EAGLE drops one."""
-    blocks = min(depth, (prompt_tokens - 1) // size)
-    if eagle and blocks > 0:
-        blocks -= 1
-    gpu, cpu, disk, other = media
-    return Depth(depth * size, blocks * size, (gpu * size, cpu * size, disk * size, other * size))
-
-
-def _walk(index: BlockIndex, keys: LazyKeys, alive: int, group: int) -> dict[int, tuple[int, MediumCounts]]:
-    """Leading blocks of `group` per worker bit, counted by fastest medium."""
-    tables = [index.tables.get((group, medium), {}) for medium in Medium]
-    if not any(tables[1:]):
-        return _walk_one_medium(tables[0], keys, alive)
-    counts = {bit: [0, 0, 0, 0] for bit in _bits(alive)}
-    for key in keys:
-        seen = 0
-        for medium, table in enumerate(tables):
-            here = table.get(key, 0) & alive & ~seen
-            seen |= here
-            for bit in _bits(here):
-                counts[bit][medium] += 1
-        alive = seen
-        if not alive:
-            break
-    return {bit: (sum(media), (media[0], media[1], media[2], media[3])) for bit, media in counts.items()}
-
-
-def _walk_one_medium(table: dict[RequestKey, int], keys: LazyKeys, alive: int) -> dict[int, tuple[int, MediumCounts]]:
-    depths: dict[int, tuple[int, MediumCounts]] = {}
-    depth = 0
-    get = table.get
-    for key in keys if alive and table else ():
-        still = alive & get(key, 0)
-        if still != alive:
-            if depth:
-                for bit in _bits(alive ^ still):
-                    depths[bit] = depth, (depth, 0, 0, 0)
-            alive = still
-            if not alive:
-                break
-        depth += 1
-    if depth:
-        for bit in _bits(alive):
-            depths[bit] = depth, (depth, 0, 0, 0)
-    return depths
+    for number in numbers:
+        yield number, _grouped(index, prompt, index.workers[number], keys, chains.get(number))
 
 
 def _grouped(
@@ -118,35 +72,24 @@ def _grouped(
     """A worker with several KV cache groups, or one that is not full attention."""
     full, size = worker.full_group, index.block_size
     if chain is not None:
-        unit, held = chain.unit, chain.holds(worker)
+        unit, held = chain.unit, chain.holds(index.holders, worker)
     else:
         unit, held = None, _holds_keys(index, worker, keys)
     groups = [worker.groups[group] for group in sorted(worker.groups)]
     reusable = reusable_tokens(groups, held, prompt.length, unit, worker.eagle)
     if full is None:
         return Depth(reusable, reusable, (reusable, 0, 0, 0))
-    depth, media = _walk(index, keys, worker.bit, full).get(worker.bit, (0, NOTHING))
-    gpu, cpu, disk, other = (blocks * size for blocks in media)
-    extra = max(0, reusable - depth * size)
-    return Depth(depth * size + extra, reusable, (gpu + extra, cpu, disk, other))
+    walked = index.holders.walk_one(prompt, worker, full)
+    matched, gpu, cpu, disk, other = (blocks * size for blocks in (walked[0][1:] if walked else NOTHING))
+    extra = max(0, reusable - matched)
+    return Depth(matched + extra, reusable, (gpu + extra, cpu, disk, other))
 
 
 def _holds_keys(index: BlockIndex, worker: BlockWorker, keys: LazyKeys) -> Held:
-    size, bit = index.block_size, worker.bit
-    tables: dict[int, list[dict[RequestKey, int]]] = {}
-    for (group, _), table in index.tables.items():
-        tables.setdefault(group, []).append(table)
+    size = index.block_size
 
     def held(group: int, end: int) -> bool:
         key = keys[end // size - 1] if end % size == 0 else None
-        return key is not None and any(table.get(key, 0) & bit for table in tables.get(group, ()))
+        return key is not None and index.holders.holds_key(worker, group, key)
 
     return held
-
-
-def _bits(mask: int) -> Iterator[int]:
-    """The single bits of a mask, lowest first."""
-    while mask:
-        bit = mask & -mask
-        yield bit
-        mask ^= bit

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from index.block_dump import dump_blocks, redo_blocks, restore_blocks
 from index.block_hash import HashIdentity
 from index.block_index import BlockIndex
-from index.block_match import match_blocks
+from index.block_match import match_grouped, match_plain
 from index.block_worker import BlockWorker, HashDomain
-from index.delta import Delta
+from index.delta import AppliedPayload, Delta
 from index.dump import BlockDump, Operation
 from index.engine_chain import EngineChain
 from index.event import BlockRemoved, BlockStored, EngineHash
+from index.native import Core
+from index.native_holders import NativeHolders
 from index.orphans import Orphans
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
@@ -26,7 +28,7 @@ class _Pool:
 
     model: str
     index: BlockIndex
-    fleet: HashDomain = field(default_factory=HashDomain)
+    fleet: HashDomain
     names: dict[int, Worker] = field(default_factory=dict)
 
 
@@ -44,7 +46,8 @@ class _Member:
 class BlockPools:
     """The vLLM side of the index."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: Core | None = None) -> None:
+        self._core = core
         self._members: dict[Worker, _Member] = {}
         self._pools: dict[tuple[str, int], _Pool] = {}
 
@@ -105,15 +108,22 @@ class BlockPools:
         pool.index.store(blocks, event, delta)
         if recording:
             same = told == (delta.orphans, delta.lossy, len(blocks.orphans))
-            self._record(blocks, event, delta, whole=same and pool is before)
+            self._record(pool.index, blocks, event, delta, whole=same and pool is before)
+
+    def apply_payload(self, worker: Worker, payload: bytes, record: bool) -> AppliedPayload | None:
+        """Apply a payload without decoding it in Python; None, and no change, where that cannot be done."""
+        member = self._members[worker]
+        if member.pool is None or member.blocks is None or member.blocks.orphans:
+            return None
+        holders = member.pool.index.holders
+        return holders.apply_payload(member.blocks, payload, record) if isinstance(holders, NativeHolders) else None
 
     @staticmethod
-    def _record(blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:
+    def _record(index: BlockIndex, blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:
         if not whole:
             delta.operations = None
             return
-        known = blocks.domain.keys
-        keys = [known.get(block) for block in event.block_hashes]
+        keys = index.holders.keys_of(blocks, event.block_hashes)
         hashes = event.block_hashes
         keyless: list[EngineHash] = []
         if None in keys:
@@ -156,16 +166,19 @@ class BlockPools:
     ) -> Iterator[WorkerMatch]:
         """The matches of those of `only` that hold blocks, each in its own pool."""
         for pool in [pool for (of, _), pool in self._pools.items() if of == model]:
-            names = {bit: worker for bit, worker in pool.names.items() if worker in only}
-            workers = {bit: pool.index.workers[bit] for bit in names}
-            chains = self._chains(prompt, names, lora_path)
-            for bit, depth in match_blocks(pool.index, prompt, workers, chains).items():
-                yield WorkerMatch(names[bit], depth.matched, depth.reusable, depth.by_medium)
+            names, index = pool.names, pool.index
+            yield from match_plain(index, prompt, names, only)
+            if not index.grouped:
+                continue
+            grouped = {number: names[number] for number in index.grouped if names[number] in only}
+            chains = self._chains(prompt, grouped, lora_path)
+            for number, depth in match_grouped(index, prompt, grouped, chains):
+                yield WorkerMatch(names[number], *depth)
 
     def counts(self, worker: Worker) -> tuple[int, int, int, int]:
         """Held blocks per medium (gpu, cpu, disk, other)."""
-        blocks = self._members[worker].blocks
-        return blocks.count() if blocks else (0, 0, 0, 0)
+        member = self._members[worker]
+        return member.pool.index.holders.counts(member.blocks) if member.pool and member.blocks else (0, 0, 0, 0)
 
     def block_size(self, worker: Worker) -> int | None:
         """Tokens per block as the events tell it; None before any."""
@@ -181,10 +194,8 @@ class BlockPools:
         """The size of every pool that has workers."""
         for (model, size), pool in self._pools.items():
             index = pool.index
-            distinct = len(set().union(*index.tables.values())) if len(index.tables) > 1 else 0
-            if len(index.tables) == 1:
-                distinct = len(next(iter(index.tables.values())))
-            holders = sum(sum(worker.count()) for worker in index.workers.values())
+            holders = sum(sum(index.holders.counts(worker)) for worker in index.workers.values())
+            distinct = index.holders.distinct
             yield PoolStats(model, EngineKind.VLLM, size, len(index.workers), distinct, holders, index.size_bytes)
 
     def _place(self, worker: Worker, member: _Member, event: BlockStored) -> BlockWorker | None:
@@ -198,22 +209,26 @@ class BlockPools:
         size = blocks.block_size
         if member.pool is not None and size is not None and size != member.pool.index.block_size:
             blocks = self._move(worker, member, blocks, size)
+        if member.pool is not None:
+            member.pool.index.learnt(blocks)
         return blocks
 
     def _enter(self, worker: Worker, member: _Member, block_size: int) -> BlockWorker:
         place = (member.spec.model, block_size)
         pool = self._pools.get(place)
         if pool is None:
-            pool = self._pools[place] = _Pool(member.spec.model, BlockIndex(block_size))
+            index = BlockIndex(block_size, self._core)
+            pool = self._pools[place] = _Pool(member.spec.model, index, index.holders.new_domain(pinned=True))
         member.pool = pool
         domain = pool.fleet if member.shared else None
         member.blocks = pool.index.add(member.spec.eagle, member.spec.match_unit, domain)
-        pool.names[member.blocks.bit] = worker
+        pool.names[member.blocks.number] = worker
         return member.blocks
 
     def _move(self, worker: Worker, member: _Member, old: BlockWorker, block_size: int) -> BlockWorker:
         """To the pool of the true block size; what is held so far is kept by hash alone."""
-        held = {slot: dict(blocks) for slot, blocks in old.held.items()}
+        assert member.pool is not None
+        held = member.pool.index.holders.slots(old)
         orphans, old.orphans = old.orphans, Orphans()
         self._leave(member)
         blocks = self._enter(worker, member, block_size)
@@ -232,7 +247,7 @@ class BlockPools:
         if member.pool is None or member.blocks is None:
             return
         member.pool.index.drop(member.blocks)
-        del member.pool.names[member.blocks.bit]
+        del member.pool.names[member.blocks.number]
         if not member.pool.index.workers:
             self._pools.pop((member.pool.model, member.pool.index.block_size), None)
         member.pool = member.blocks = None
@@ -241,7 +256,7 @@ class BlockPools:
         """Engine-hash chains for the workers that need one and whose identity is known, shared where equal."""
         chains: dict[int, EngineChain] = {}
         made: dict[tuple[HashIdentity, int], EngineChain] = {}
-        for bit, worker in names.items():
+        for number, worker in names.items():
             member = self._members[worker]
             unit = member.blocks.hash_unit if member.blocks else None
             if unit is None or member.identity is None or (prompt.lora is not None and lora_path is None):
@@ -249,5 +264,5 @@ class BlockPools:
             key = (member.identity, unit)
             if key not in made:
                 made[key] = EngineChain(prompt, member.identity, unit, lora_path or "")
-            chains[bit] = made[key]
+            chains[number] = made[key]
         return chains

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from index.event import BlockStored, EngineHash
+from index.filed import Slot
 from index.group_rules import GroupSpec
 from index.orphans import Orphans
 from index.request_key import RequestKey
-from index.worker import Medium
-
-Slot = tuple[int, Medium]
-"""(group, medium): holdings in one do not touch another."""
 
 
 @dataclass(slots=True)
@@ -21,20 +17,25 @@ class HashDomain:
     """Workers whose engine hashes mean the same: one map engine hash -> request key, shared by all of them.
 
     `mask` has the bits of its workers. `aliases` remembers further hashes of a key (an adapter loaded again), so that
-    the map is emptied with the key's last holder. `keyless` are held hashes whose tokens are not known yet.
+    the map is emptied with the key's last holder. `keyless` are held hashes whose tokens are not known yet, with the
+    numbers of their holders. The native core keeps all this itself; there a domain is its `number`.
     """
 
     keys: dict[EngineHash, RequestKey] = field(default_factory=dict)
     aliases: dict[RequestKey, set[EngineHash]] = field(default_factory=dict)
     keyless: dict[EngineHash, set[tuple[int, Slot]]] = field(default_factory=dict)
     mask: int = 0
+    number: int = 0
 
 
 @dataclass(slots=True)
 class BlockWorker:
-    """One worker's side of the block-hash index. `bit` is its place in the holders' masks."""
+    """One worker's side of the block-hash index. `bit` is its place in the holders' masks.
 
-    bit: int
+    `held` and `doubled` are the Python core's (`BlockHolders`); nobody else touches them.
+    """
+
+    number: int
     domain: HashDomain
     eagle: bool = False
     match_unit: int | None = None
@@ -47,6 +48,10 @@ class BlockWorker:
     orphans: Orphans = field(default_factory=Orphans)
     settled: set[int] = field(default_factory=set)
     """Groups whose block size is certain: a store of several whole blocks showed it, no partial entry does."""
+    bit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bit = 1 << self.number
 
     def contradicts(self, event: BlockStored) -> bool:
         """Whether the event's block size cannot be its group's: larger than what is certain."""
@@ -113,16 +118,3 @@ class BlockWorker:
             return None
         finer = self.partial_unit or self.match_unit
         return math.gcd(*sizes) if finer is None else math.gcd(finer, *sizes)
-
-    def blocks(self) -> Iterator[tuple[Slot, EngineHash]]:
-        """Everything held, once per slot."""
-        for slot, held in self.held.items():
-            for block in held:
-                yield slot, block
-
-    def count(self) -> tuple[int, int, int, int]:
-        """Held blocks per medium (gpu, cpu, disk, other), each hash once per group."""
-        counts = [0, 0, 0, 0]
-        for (_, medium), held in self.held.items():
-            counts[medium] += len(held)
-        return counts[0], counts[1], counts[2], counts[3]

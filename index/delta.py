@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from index.dump import Operation
+from index.dump import Operation, Recorded
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class Delta:
     cleared: int = 0
     orphans: int = 0
     lossy: bool = False
-    operations: list[Operation] | None = None
+    operations: list[Recorded] | None = None
     skipped: dict[str, int] = field(default_factory=dict)
 
     def record(self, operation: Operation) -> None:
@@ -33,3 +34,17 @@ class Delta:
     def skip(self, reason: str) -> None:
         """Count one event that was not used."""
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+
+class AppliedPayload(NamedTuple):
+    """What a payload of plain events did, applied without decoding it in Python.
+
+    Of its `events` the first `done` were applied: `stores` and `removals`. The rest is to be decoded and applied.
+    """
+
+    ts: float
+    events: int
+    done: int
+    stores: int
+    removals: int
+    delta: Delta

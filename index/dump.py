@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from index.event import EngineHash
 from index.group_rules import GroupSpec
 
@@ -16,7 +18,8 @@ Operation = tuple[object, ...]
 hashes), ("C",). SGLang: ("s", medium, parent, namespace, page_size, bigrams, hashes, tokens), ("r", medium, hashes),
 ("C",). `keys` are joined, 8 bytes each, for the leading hashes; `keyless` are hashes whose meaning is still to come."""
 
-KEY_BYTES = 8
+Recorded = Operation | msgspec.Raw
+"""An operation as a value, or packed as the native core recorded it."""
 
 
 class SlotDump(NamedTuple):
@@ -64,6 +67,6 @@ class RadixDump(NamedTuple):
 Dump = BlockDump | RadixDump
 
 
-def split_keys(keys: bytes) -> list[bytes]:
-    """Joined request keys, one by one."""
-    return [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]
+def unpacked(recorded: Recorded) -> Operation:
+    """An operation as a value."""
+    return tuple(msgspec.msgpack.decode(recorded)) if isinstance(recorded, msgspec.Raw) else recorded

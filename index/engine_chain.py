@@ -13,8 +13,8 @@ from array import array
 
 from index.block_hash import HashIdentity, TaggedKey, block_hash, none_hash, wire_uint64
 from index.block_worker import BlockWorker
-from index.event import EngineHash
 from index.group_rules import Held
+from index.holders import Holders
 from index.prompt import Prompt
 from index.request_key import items_by_block
 
@@ -40,19 +40,14 @@ class EngineChain:
             self._append()
         return self._digests[index]
 
-    def holds(self, worker: BlockWorker) -> Held:
+    def holds(self, holders: Holders, worker: BlockWorker) -> Held:
         """Whether a worker holds, in a group, the block that ends at a position, in any tier."""
-
-        tables: dict[int, list[dict[EngineHash, int]]] = {}
-        for (group, _), table in worker.held.items():
-            tables.setdefault(group, []).append(table)
 
         def held(group: int, end: int) -> bool:
             digest = self.digest(end)
             if digest is None:
                 return False
-            wire = wire_uint64(digest)
-            return any(wire in table or digest in table for table in tables.get(group, ()))
+            return any(holders.holds_hash(worker, group, name) for name in (wire_uint64(digest), digest))
 
         return held
 

@@ -7,9 +7,10 @@ from typing import assert_never
 
 from index.block_hash import HashIdentity
 from index.block_pools import BlockPools
-from index.delta import Delta
-from index.dump import BlockDump, Dump, Operation, RadixDump
+from index.delta import AppliedPayload, Delta
+from index.dump import BlockDump, Dump, RadixDump, Recorded, unpacked
 from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent, SkippedEvent
+from index.native import Core
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
 from index.radix_pools import RadixPools
@@ -19,9 +20,10 @@ from index.worker import EngineKind, Worker
 class Index:
     """Who holds which prefix, over all models and both kinds of engines. Synchronous: a call is atomic on the loop."""
 
-    def __init__(self) -> None:
-        self.blocks = BlockPools()
-        self.radix = RadixPools()
+    def __init__(self, core: Core | None = None) -> None:
+        """In the core that serves unless another is given."""
+        self.blocks = BlockPools(core)
+        self.radix = RadixPools(core)
 
     def __contains__(self, worker: Worker) -> bool:
         return worker in self.blocks or worker in self.radix
@@ -57,15 +59,27 @@ class Index:
         """A vLLM worker's root block was re-derived; `shared`: with the fleet's identity."""
         self.blocks.identify(worker, identity, shared)
 
-    def apply(self, worker: Worker, batch: EventBatch, record: bool = False) -> Delta:
+    def apply(
+        self, worker: Worker, batch: EventBatch, record: bool = False, applied: AppliedPayload | None = None
+    ) -> Delta:
         """Apply a batch's events in order. Unusable ones cost only themselves and are counted by reason.
 
-        With `record` the delta has the operations that `redo` does again on equal holdings.
+        With `record` the delta has the operations that `redo` does again on equal holdings. With `applied`, what
+        `apply_payload` said of the same payload, only the events that it left, into its delta.
         """
-        side, delta = self._of(worker), Delta(operations=[] if record else None)
-        for event in batch.events:
+        side, delta, events = self._of(worker), Delta(operations=[] if record else None), batch.events
+        if applied is not None:
+            delta, events = applied.delta, events[applied.done :]
+        for event in events:
             _apply_one(side, worker, event, delta)
         return delta
+
+    def apply_payload(self, worker: Worker, payload: bytes, record: bool = False) -> AppliedPayload | None:
+        """Apply a payload of plain events in the native core. None, and no change: it is not one; decode it.
+
+        It may stop before an event that needs more than that core knows: then decode, and `apply` the rest.
+        """
+        return self._of(worker).apply_payload(worker, payload, record)
 
     def dump(self, worker: Worker) -> Dump | None:
         """What a worker holds, as values; None when it has no pool yet."""
@@ -80,10 +94,11 @@ class Index:
         else:
             raise ValueError("the dump is of another kind of engine")
 
-    def redo(self, worker: Worker, operations: Iterable[Operation]) -> bool:
+    def redo(self, worker: Worker, operations: Iterable[Recorded]) -> bool:
         """Do recorded operations again. False: one of them does not fit what is held; what follows was not done."""
         side = self._of(worker)
-        for operation in operations:
+        for recorded in operations:
+            operation = unpacked(recorded)
             if operation[0] == "C":
                 side.clear(worker)
             elif not side.redo(worker, operation):

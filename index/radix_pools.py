@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from index.delta import Delta
+from index.delta import AppliedPayload, Delta
 from index.dump import Operation, RadixDump
 from index.event import BlockRemoved, BlockStored
+from index.native import Core
 from index.page_hash import lora_id
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
-from index.radix import RadixIndex
 from index.radix_dump import store_operation, stored_event
 from index.radix_namespace import NamespaceRequest, RadixNamespaces
+from index.radix_native import AnyRadixIndex, NativeRadixIndex, radix_index
 from index.radix_units import bigrams, reusable_units
 from index.worker import EngineKind, Medium, Worker
 
@@ -26,7 +27,7 @@ class _Pool:
     """A radix index with its namespaces and the workers by slot."""
 
     model: str
-    index: RadixIndex
+    index: AnyRadixIndex
     namespaces: RadixNamespaces
     names: dict[int, Worker] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
@@ -34,6 +35,11 @@ class _Pool:
     @property
     def eagle(self) -> bool:
         return self.index.unit_bytes == BIGRAM_BYTES
+
+    def has_root(self, event: BlockStored) -> bool:
+        """Whether this is a root with tokens, in this pool's pages and units."""
+        fits = event.block_size == self.index.page_size and event.bigrams == self.eagle
+        return fits and event.parent is None and bool(event.tokens)
 
 
 @dataclass(slots=True)
@@ -46,11 +52,16 @@ class _Member:
     dynamo: bool = False
     lora_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def namespace_of(self, pool: _Pool, root: BlockStored) -> str:
+        ids = self.lora_ids.get(root.lora_name or "", ())
+        return pool.namespaces.of_root(self.slot, root, ids)
+
 
 class RadixPools:
     """The SGLang side of the index."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: Core | None = None) -> None:
+        self._core = core
         self._members: dict[Worker, _Member] = {}
         self._pools: dict[tuple[str, int, int], _Pool] = {}
 
@@ -101,12 +112,32 @@ class RadixPools:
             return
         pool = member.pool
         assert pool is not None
-        namespace = ""
-        if event.parent is None:
-            ids = member.lora_ids.get(event.lora_name or "", ())
-            namespace = pool.namespaces.of_root(member.slot, event, ids)
+        namespace = "" if event.parent is not None else member.namespace_of(pool, event)
         pool.index.store(member.slot, event, namespace, delta)
         delta.record(store_operation(event, namespace))
+
+    def apply_payload(self, worker: Worker, payload: bytes, record: bool) -> AppliedPayload | None:
+        """Apply a payload without decoding it in Python; None, and no change, where that cannot be done.
+
+        It stops before an event that changes the pool or clears the worker, and before a placeholder.
+        """
+        member = self._members[worker]
+        pool = member.pool
+        if pool is None or not isinstance(pool.index, NativeRadixIndex):
+            return None
+        batch = pool.index.plain_batch(payload)
+        if batch is None:
+            return None
+        delta, at = Delta(operations=[] if record else None), 0
+        while (at := pool.index.apply(member.slot, batch, at, delta)) < len(batch):
+            root = batch.head(at)
+            if not isinstance(root, BlockStored) or not pool.has_root(root):
+                break
+            namespace = member.namespace_of(pool, root)
+            pool.index.store_plain(member.slot, batch, at, namespace, delta)
+            at += 1
+        stores, removals, _ = batch.counts
+        return AppliedPayload(batch.ts, len(batch), at, stores, removals, delta)
 
     def drop(self, worker: Worker, event: BlockRemoved, delta: Delta) -> None:
         """Apply one removal."""
@@ -197,7 +228,9 @@ class RadixPools:
         self._leave(member)
         if pool is None:
             page_bytes = event.block_size * units
-            pool = _Pool(member.spec.model, RadixIndex(event.block_size, units), RadixNamespaces(page_bytes))
+            pool = _Pool(
+                member.spec.model, radix_index(event.block_size, units, self._core), RadixNamespaces(page_bytes)
+            )
             self._pools[place] = pool
         member.pool, member.slot = pool, pool.free.pop() if pool.free else len(pool.names)
         pool.names[member.slot] = worker

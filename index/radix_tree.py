@@ -110,16 +110,16 @@ class RadixTree:
             if node.namespace is not None and not node.children:
                 self.roots.pop(node.namespace, None)
             return
-        if len(node.children) == 1:
+        while len(node.children) == 1:  # more than once only after a change at many nodes
             (child,) = node.children.values()
-            if child.masks == node.masks:
-                node = self._join(node, child)
-                if not node.held and not node.children:  # two runs that the same clear emptied
-                    self.settle(node)
-                    return
-        above = node.parent
-        if above is not None and above.parent is not None and len(above.children) == 1 and above.masks == node.masks:
-            self._join(above, node)
+            if child.masks != node.masks:
+                break
+            node = self._join(node, child)
+        if not node.held and not node.children:  # runs that the same clear emptied
+            self.settle(node)
+            return
+        while (above := self._like_above(node)) is not None:
+            node = self._join(above, node)
 
     def settle_all(self, nodes: list[Node]) -> None:
         """`settle` after a change at many nodes; what goes leaves the page table at once."""
@@ -131,6 +131,13 @@ class RadixTree:
         self.table.discard_nodes(swept)
         for node in swept:
             self._forget(node)
+
+    def _like_above(self, node: Node) -> Node | None:
+        """The node above, if the two can be one."""
+        above = node.parent
+        assert above is not None
+        one = above.parent is not None and len(above.children) == 1 and above.masks == node.masks
+        return above if one else None
 
     def _join(self, upper: Node, lower: Node) -> Node:
         """Make one node of two with the same holders; answers the one that stays."""

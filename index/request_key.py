@@ -15,6 +15,7 @@ from index.event import ExtraKey
 from index.prompt import MultimodalItem, Prompt
 
 RequestKey = bytes
+KEY_BYTES = 8
 
 
 def root_key(lora: str | None, cache_salt: str | None) -> RequestKey:
@@ -24,7 +25,22 @@ def root_key(lora: str | None, cache_salt: str | None) -> RequestKey:
 
 def extended(parent: RequestKey, extra: Sequence[ExtraKey]) -> RequestKey:
     """The parent key of a block that has extra keys (multimodal items, embedding digests) of its own."""
-    return xxh3_64_digest(parent + b"\x02" + b"".join(_extra(key) for key in extra))
+    return below_joined(parent, joined_extra(extra))
+
+
+def joined_extra(extra: Sequence[ExtraKey]) -> bytes:
+    """The extra keys of a block as the bytes that are hashed; empty for none."""
+    return b"".join(_extra(key) for key in extra)
+
+
+def below_joined(parent: RequestKey, joined: bytes) -> RequestKey:
+    """`extended` for keys that are joined already."""
+    return xxh3_64_digest(parent + b"\x02" + joined)
+
+
+def split_keys(keys: bytes) -> list[RequestKey]:
+    """Joined request keys, one by one."""
+    return [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]
 
 
 def split_root_extras(extra: Sequence[ExtraKey], lora: str | None) -> tuple[str | None, tuple[ExtraKey, ...]]:

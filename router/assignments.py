@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from math import exp2, inf
 
 from index.worker import Worker
+from router.changes import Changes
 from router.settings import RouterSettings
+
+_COST_STEPS = 2.0**32
+"""Costs are whole multiples of 1 / _COST_STEPS: their sums are exact, so adding and taking away leaves no remainder."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,9 +27,15 @@ class _Request:
 
 @dataclass(slots=True)
 class _Book:
-    """One worker's requests, oldest first, and its faded count of assignments as of `last`."""
+    """One worker's requests, oldest first, and its faded count of assignments as of `last`.
+
+    `recent` are those assigned at or after `since`; `cost` is the sum over the unfinished ones of them.
+    """
 
     requests: deque[_Request] = field(default_factory=deque)
+    recent: deque[_Request] = field(default_factory=deque)
+    since: float = inf
+    cost: float = 0.0
     prefills: OrderedDict[_Request, None] = field(default_factory=OrderedDict)
     running: int = 0
     prefill: int = 0
@@ -37,10 +47,11 @@ class Assignments:
     """Requests by id and by worker, everything bounded and expiring (see `RouterSettings`).
 
     Time moves with `advance` and with every report; reading is as of the last of these. A time before an earlier one is
-    taken as that one.
+    taken as that one. `changes` names the workers whose numbers a report or an expiry changed.
     """
 
     def __init__(self, settings: RouterSettings) -> None:
+        self.changes = Changes[Worker]()
         self._settings = settings
         self._requests: OrderedDict[str, _Request] = OrderedDict()
         self._books: dict[Worker, _Book] = {}
@@ -64,16 +75,20 @@ class Assignments:
         """A request was sent to `worker`: `prompt` tokens (0 when not known), of which it reuses `reusable`."""
         self.advance(now)
         self._drop_request(request_id)
-        cost = 1 - reusable / prompt if prompt else 1.0
-        request = _Request(worker, self._now, max(cost, self._settings.warm_request_cost), max(prompt - reusable, 0))
-        self._requests[request_id] = request
+        cost = max(1 - reusable / prompt if prompt else 1.0, self._settings.warm_request_cost)
+        cost = round(cost * _COST_STEPS) / _COST_STEPS
+        request = self._requests[request_id] = _Request(worker, self._now, cost, max(prompt - reusable, 0))
         book = self._book(worker)
         book.requests.append(request)
+        if request.at >= book.since:
+            book.recent.append(request)
+            book.cost += cost
         book.running += 1
         book.prefills[request] = None
         book.prefill += request.prefill
         book.share = self._faded(book) + 1 / weight
         book.last = self._now
+        self.changes.note(worker)
         while len(self._requests) > self._settings.request_limit:
             self._drop_request(next(iter(self._requests)))
 
@@ -98,6 +113,11 @@ class Assignments:
         return True
 
     @property
+    def now(self) -> float:
+        """The time that numbers are read as of."""
+        return self._now
+
+    @property
     def ends_reported(self) -> bool:
         """Whether ends of requests are being reported, so that the count of running ones means something."""
         return self._now - self._last_finish < self._settings.assignment_ttl_s
@@ -115,13 +135,26 @@ class Assignments:
     def cost_since(self, worker: Worker, since: float) -> float:
         """The cost of the unfinished requests assigned at or after `since`, in requests (see `warm_request_cost`)."""
         book = self._current(worker)
-        total = 0.0
-        for request in reversed(book.requests) if book else ():
-            if request.at < since:
-                break
+        if book is None:
+            return 0.0
+        if since < book.since:
+            _recount(book, since)
+        book.since = since
+        while book.recent and book.recent[0].at < since:
+            request = book.recent.popleft()
             if not request.finished:
-                total += request.cost
-        return total
+                book.cost -= request.cost
+        return book.cost
+
+    def oldest(self, worker: Worker) -> tuple[float, float]:
+        """When the oldest request that counts as running was assigned, and the oldest in the last `cost_since`.
+
+        Infinite where there is none.
+        """
+        book = self._current(worker)
+        if book is None:
+            return inf, inf
+        return book.requests[0].at if book.requests else inf, book.recent[0].at if book.recent else inf
 
     def prefill_tokens(self, worker: Worker) -> int:
         """Prompt tokens to be computed by requests whose first token is not reported."""
@@ -130,14 +163,20 @@ class Assignments:
 
     def share(self, worker: Worker) -> tuple[float, float]:
         """The faded count of assignments per weight, and when the last was made (-inf: never). The lesser is due."""
-        book = self._current(worker)
+        book = self._books.get(worker)
         return (0.0, -inf) if book is None else (self._faded(book), book.last)
+
+    def share_then(self, worker: Worker) -> tuple[float, float]:
+        """The count as it was when the last was made, and when that was. It stays until `changes` names the worker."""
+        book = self._books.get(worker)
+        return (0.0, -inf) if book is None else (book.share, book.last)
 
     def forget(self, worker: Worker) -> None:
         """Drop the worker's load and share. Its request ids stay reportable until they expire."""
         book = self._books.pop(worker, None)
         for request in book.requests if book else ():
             request.finished = True
+        self.changes.note(worker)
 
     def _current(self, worker: Worker) -> _Book | None:
         book = self._books.get(worker)
@@ -170,6 +209,7 @@ class Assignments:
         idle = self._now - max(self._settings.request_ttl_s, 10 * self._settings.spread_half_life_s)
         for worker in [worker for worker, book in self._books.items() if book.last < idle]:
             del self._books[worker]
+            self.changes.note(worker)
 
     def _drop_request(self, request_id: str) -> None:
         request = self._requests.pop(request_id, None)
@@ -184,9 +224,22 @@ class Assignments:
         book = self._books.get(request.worker)
         if book is not None:
             book.running -= 1
+            if request.at >= book.since:
+                book.cost -= request.cost
+            self.changes.note(request.worker)
 
     def _end_prefill(self, request: _Request) -> None:
         book = self._books.get(request.worker)
         if book is not None and request in book.prefills:
             del book.prefills[request]
             book.prefill -= request.prefill
+
+
+def _recount(book: _Book, since: float) -> None:
+    """Start over where `since` went back: requests that were let go of count again."""
+    book.recent.clear()
+    for request in reversed(book.requests):
+        if request.at < since:
+            break
+        book.recent.appendleft(request)
+    book.cost = sum(request.cost for request in book.recent if not request.finished)

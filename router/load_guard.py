@@ -53,11 +53,11 @@ def pressures(
     (`router.backlog`) of a request of `prompt_tokens`. `guesses` are tokens that a worker will probably hold by then.
     """
     assignments.advance(now)
-    sights = [_sight(candidate, assignments, settings, now) for candidate in candidates]
+    sights = [sight_of(candidate, assignments, settings, now) for candidate in candidates]
     reports = [sight.report for sight in sights if sight.report is not None]
     average = sum(reports) / len(reports) if reports else None
-    ranks = [_rank(sight, average) for sight in sights]
-    limit = max(settings.guard_floor_requests, settings.guard_multiple * (min(ranks) + 1))
+    ranks = [rank_of(sight, average) for sight in sights]
+    limit = guard_limit(min(ranks), settings)
     pressures = [Pressure(rank, held=sight.known > limit) for sight, rank in zip(sights, ranks, strict=True)]
     if assignments.first_tokens_reported and settings.backlog_weight:
         saved = [max(trusted_reuse(one), guesses.get(one.worker, 0)) for one in candidates]
@@ -84,7 +84,7 @@ def _with_queues(
     ]
 
 
-class _Sight(NamedTuple):
+class Sight(NamedTuple):
     """What is seen of a worker's load, per weight: the engine's report, own unfinished and own recent requests.
 
     None: not reported.
@@ -100,16 +100,18 @@ class _Sight(NamedTuple):
         return self.report if self.report is not None else self.running or 0.0
 
 
-def _sight(candidate: Candidate, assignments: Assignments, settings: RouterSettings, now: float) -> _Sight:
+def sight_of(candidate: Candidate, assignments: Assignments, settings: RouterSettings, now: float) -> Sight:
+    """What is seen of one candidate's load now."""
     worker, weight, load = candidate.worker, weight_of(candidate), candidate.load
-    requests = _requests(load, settings, now)
+    requests = reported(load, settings, now)
     since = now - settings.load_window_s if requests is None or load.sampled_at is None else load.sampled_at
     own = assignments.cost_since(worker, since)
     running = assignments.running(worker) / weight if assignments.ends_reported else None
-    return _Sight(None if requests is None else (requests + own) / weight, running, own / weight)
+    return Sight(None if requests is None else (requests + own) / weight, running, own / weight)
 
 
-def _requests(load: WorkerLoad, settings: RouterSettings, now: float) -> float | None:
+def reported(load: WorkerLoad, settings: RouterSettings, now: float) -> float | None:
+    """The requests an engine's report counts; None when it says nothing that can be used now."""
     if load.running is None or load.waiting is None:
         return None
     if load.sampled_at is not None and now - load.sampled_at > settings.load_stale_s:
@@ -118,7 +120,13 @@ def _requests(load: WorkerLoad, settings: RouterSettings, now: float) -> float |
     return total if isfinite(total) and load.running >= 0 and load.waiting >= 0 else None
 
 
-def _rank(sight: _Sight, average: float | None) -> float:
+def guard_limit(least_rank: float, settings: RouterSettings) -> float:
+    """The known load per weight above which a worker is held back."""
+    return max(settings.guard_floor_requests, settings.guard_multiple * (least_rank + 1))
+
+
+def rank_of(sight: Sight, average: float | None) -> float:
+    """A load for comparing. `average` is that of the engines that report, None where none does."""
     if sight.report is not None:
         return sight.report
     return max(sight.recent if average is None else average, sight.running or 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -31,7 +32,8 @@ class Predictions:
     def __init__(self, ttl_s: float, limit: int, boundaries: int) -> None:
         self._ttl_s = ttl_s
         self._limit = limit
-        self._ends = tuple(end for end, _ in zip(_boundary_ends(), range(boundaries), strict=False))
+        ends = [0, *islice(_boundary_ends(), boundaries)]
+        self._spans = tuple((start * 4, end * 4) for start, end in pairwise(ends))
         self._workers: dict[int, dict[Worker, float]] = {}
         self._order: deque[tuple[float, int, Worker]] = deque()
 
@@ -43,8 +45,8 @@ class Predictions:
         self._drop_old(now)
         if not self._workers:
             return []
-        keys = zip(self._ends, self._keys(tokens, namespace), strict=False)
-        found = [Guess(end, list(self._workers[key])) for end, key in keys if key in self._workers]
+        keys = zip(self._spans, self._keys(tokens, namespace), strict=False)
+        found = [Guess(end // 4, list(self._workers[key])) for (_, end), key in keys if key in self._workers]
         return found[::-1]
 
     def remember(self, tokens: bytes, namespace: str, worker: Worker, now: float) -> None:
@@ -52,11 +54,14 @@ class Predictions:
         if self._ttl_s <= 0:
             return
         expires = now + self._ttl_s
+        guesses, order = self._workers, self._order
         for key in self._keys(tokens, namespace):
-            workers = self._workers.setdefault(key, {})
+            workers = guesses.get(key)
+            if workers is None:
+                workers = guesses[key] = {}
             if worker not in workers:
                 workers[worker] = expires
-                self._order.append((expires, key, worker))
+                order.append((expires, key, worker))
         self._drop_old(now)
 
     def forget(self, worker: Worker) -> None:
@@ -67,15 +72,15 @@ class Predictions:
                 self._drop(key, worker)
         self._order = deque(kept)
 
-    def _keys(self, tokens: bytes, namespace: str) -> Iterator[int]:
-        key = xxh3_64_intdigest(namespace.encode("utf-8", "surrogatepass"))
-        start = 0
-        for end in self._ends:
-            if end * 4 > len(tokens):
-                return
-            key = xxh3_64_intdigest(tokens[start : end * 4], seed=key)
-            start = end * 4
-            yield key
+    def _keys(self, tokens: bytes, namespace: str) -> list[int]:
+        key, size = xxh3_64_intdigest(namespace.encode("utf-8", "surrogatepass")), len(tokens)
+        keys: list[int] = []
+        for start, end in self._spans:
+            if end > size:
+                break
+            key = xxh3_64_intdigest(tokens[start:end], seed=key)
+            keys.append(key)
+        return keys
 
     def _drop_old(self, now: float) -> None:
         while self._order and (self._order[0][0] <= now or len(self._order) > self._limit):

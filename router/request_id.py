@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from secrets import randbits
+from os import urandom
 
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
-_SHIFTS = tuple(range(120, -1, -10))
+_ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_SHIFTS = tuple(range(45, -1, -5))
+_OF_BYTE = _ALPHABET * 8
+"""The character of a byte's lowest five bits."""
 
 
 def new_request_id(unix_s: float) -> str:
     """An unguessable id: 48 bits of milliseconds, then 80 random bits. Ordered to the millisecond."""
-    number = (int(unix_s * 1000) & 0xFFFF_FFFF_FFFF) << 80 | randbits(80)
-    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+    ms = int(unix_s * 1000) & 0xFFFF_FFFF_FFFF
+    time = bytes([_ALPHABET[ms >> shift & 31] for shift in _SHIFTS])
+    return (time + urandom(16).translate(_OF_BYTE)).decode()

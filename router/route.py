@@ -22,9 +22,10 @@ Which reason, first that fits:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
+from index.prompt import WorkerMatch
 from index.worker import Medium, Trust, Worker
 from router.affinity import SessionAffinity
 from router.assignments import Assignments
@@ -32,6 +33,7 @@ from router.candidate import Candidate, Decision, Reason, RouteQuery
 from router.load_guard import Pressure, pressures, trusted_reuse, weight_of
 from router.predictions import Predictions
 from router.settings import RouterSettings
+from router.standing import Standing
 
 
 class Router:
@@ -61,6 +63,34 @@ class Router:
         reason = _reason(query, eligible, chosen, session)
         scores = {c.worker: _score(query, c, pressure[c.worker]) for c in eligible}
         return Decision(chosen.worker, reason, scores, trusted_reuse(chosen), weight_of(chosen))
+
+    def standing(self, eligible: Sequence[Candidate]) -> Standing:
+        """Eligible candidates, at least one, to be kept for `decide_among`."""
+        return Standing(eligible, self._assignments, self._settings)
+
+    def decide_among(
+        self, query: RouteQuery, standing: Standing, matches: Mapping[Worker, WorkerMatch], now: float
+    ) -> Decision:
+        """The same worker and reason as `decide` finds, at the cost of the matches and of what changed; no scores.
+
+        `matches` are those of workers that hold anything; others than the candidates' do not count.
+        """
+        standing.refresh(now)
+        if self._assignments.first_tokens_reported and self._settings.backlog_weight:
+            standing.weigh(self._saved_among(query, standing, matches, now), query.prompt_tokens or 0)
+        longest, best = _longest_among(standing, matches)
+        if not best and not longest:
+            best = self._guessed_among(query, standing, now)
+        session = self._session_among(query, standing, now)
+        if session is not None and (session in best if best else not standing.held(session)):
+            chosen = session
+        else:
+            chosen = self._least_loaded_among(best, standing)
+        worker = standing.candidates[chosen].worker
+        match = matches.get(worker) if standing.trusted[chosen] else None
+        reusable = match.reusable if match is not None else 0
+        reason = _reason_among(query, standing, longest, reusable, chosen == session)
+        return Decision(worker, reason, {}, reusable, standing.weights[chosen])
 
     def record(self, request_id: str, decision: Decision, query: RouteQuery, now: float) -> None:
         """The request goes where `decision` says: count it as load, guess from it, remember the session."""
@@ -133,6 +163,39 @@ class Router:
         equals = sorted((candidate for key, candidate in ranked if key == first), key=lambda equal: equal.worker)
         return equals[0] if len(equals) == 1 else self._random.choice(equals)
 
+    # The same, among the standing
+
+    def _session_among(self, query: RouteQuery, standing: Standing, now: float) -> int | None:
+        if query.session_id is None:
+            return None
+        worker = self._sessions.worker(query.namespace, query.session_id, now)
+        return None if worker is None else standing.places.get(worker)
+
+    def _saved_among(
+        self, query: RouteQuery, standing: Standing, matches: Mapping[Worker, WorkerMatch], now: float
+    ) -> dict[int, int]:
+        places = standing.places
+        held = {places[worker]: match.reusable for worker, match in matches.items() if worker in places}
+        saved = {place: reusable for place, reusable in held.items() if reusable and standing.trusted[place]}
+        if saved:
+            return saved
+        guesses = self._guesses(query, now)
+        return {places[worker]: tokens for worker, tokens in guesses.items() if worker in places}
+
+    def _guessed_among(self, query: RouteQuery, standing: Standing, now: float) -> list[int]:
+        if query.tokens is None:
+            return []
+        guesses = (
+            standing.free_of(guess.workers) for guess in self._predictions.holders(query.tokens, query.namespace, now)
+        )
+        return next((places for places in guesses if places), [])
+
+    def _least_loaded_among(self, best: Sequence[int], standing: Standing) -> int:
+        equals = standing.due(best or standing.idlest())
+        if len(equals) == 1:
+            return equals[0]
+        return self._random.choice(sorted(equals, key=lambda place: standing.candidates[place].worker))
+
 
 def _longest(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those with the best prefix, if any can reuse something. An unknown medium never beats a known one."""
@@ -165,3 +228,31 @@ def _reason(query: RouteQuery, eligible: Sequence[Candidate], chosen: Candidate,
 def _score(query: RouteQuery, candidate: Candidate, pressure: Pressure) -> float:
     share = trusted_reuse(candidate) / query.prompt_tokens if query.prompt_tokens else 0.0
     return share - 1 if pressure.held else share
+
+
+def _longest_among(standing: Standing, matches: Mapping[Worker, WorkerMatch]) -> tuple[int, list[int]]:
+    """The longest reusable prefix of all candidates, and the places of those not held back that have the best."""
+    longest, first, best = 0, None, list[int]()
+    for worker, (_, matched, reusable, media) in matches.items():
+        place = standing.places.get(worker) if reusable else None
+        if place is None or not standing.trusted[place]:
+            continue
+        longest = max(longest, reusable)
+        if standing.held(place):
+            continue
+        quality = reusable, matched, -media[Medium.OTHER], media[Medium.GPU], media[Medium.CPU]
+        if first is None or quality > first:
+            first, best = quality, [place]
+        elif quality == first:
+            best.append(place)
+    return longest, best
+
+
+def _reason_among(query: RouteQuery, standing: Standing, longest: int, reusable: int, by_session: bool) -> Reason:
+    if query.tokens is None or True not in standing.trusted:
+        return "fallback"
+    if len(standing.candidates) == 1:
+        return "only"
+    if longest:
+        return "prefix" if reusable == longest else "load"
+    return "affinity" if by_session else "cold"

@@ -7,19 +7,20 @@ ARG TORCH_VERSION=2.13.0
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /src
 RUN python -m venv /opt/kvroute
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml requirements.lock CMakeLists.txt README.md LICENSE ./
 COPY app app
 COPY router router
 COPY index index
 COPY engine engine
 COPY store store
-RUN /opt/kvroute/bin/pip install --no-cache-dir --constraint requirements.lock setuptools \
- && /opt/kvroute/bin/pip install --no-cache-dir --no-build-isolation --constraint requirements.lock . \
+# Without the router's native core, which the engine has no use for.
+RUN /opt/kvroute/bin/pip install --no-cache-dir --constraint requirements.lock scikit-build-core \
+ && KVROUTE_PURE=1 /opt/kvroute/bin/pip install --no-cache-dir --no-build-isolation --constraint requirements.lock . \
  && if [ "$WITH_TORCH" = 1 ]; then \
         /opt/kvroute/bin/pip install --no-cache-dir --constraint requirements.lock \
             --extra-index-url "$TORCH_INDEX" "torch==$TORCH_VERSION"; \
     fi \
- && /opt/kvroute/bin/pip uninstall --yes setuptools pip
+ && /opt/kvroute/bin/pip uninstall --yes scikit-build-core pip
 
 FROM python:3.13.5-slim-bookworm
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

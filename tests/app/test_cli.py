@@ -335,3 +335,10 @@ def test_explain_needs_one_readable_prompt(arguments: list[str]) -> None:
 def test_what_is_no_list_of_tokens_is_refused(text: str) -> None:
     with pytest.raises(UnreadableTokens):
         read_tokens(StringIO(text))
+
+
+def test_a_core_that_cannot_serve_stops_the_start() -> None:
+    environment = os.environ | {"KVROUTE_CORE": "rust"}
+    command = [str(Path(sys.executable).with_name("kvroute")), "serve"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "KVROUTE_CORE='rust': it must be one of auto, native, python\n")

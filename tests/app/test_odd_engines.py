@@ -130,7 +130,8 @@ def test_a_mistake_of_our_own_costs_the_worker_not_the_process(monkeypatch: pyte
             raise RuntimeError("a mistake")
 
         with monkeypatch.context() as patch:
-            patch.setattr(running.service.around.index, "apply", fail)
+            for way in ("apply", "apply_payload"):
+                patch.setattr(running.service.around.index, way, fail)
             publisher.publish(batch(events=[]))
             running.wait_for_seq("one", 1)
         wait_until(lambda: running.worker("one")["wire_errors"] == {"internal": 1}, 5.0)

@@ -11,7 +11,7 @@ from rich.console import Console
 from app.saved_state import pack_batch, pack_worker
 from app.stored_worker import StoredWorker, read_stored, workers_table
 from engine.wire import decode
-from index.dump import Operation
+from index.dump import Recorded
 from index.index import Index
 from index.pool import WorkerSpec
 from index.worker import EngineKind, Trust, Worker
@@ -23,7 +23,7 @@ WORKER, LINEAGE = Worker("a", 0), Lineage(0, 1_000)
 EMPTY = pack_worker(Trust.EXACT, None, None, shared=False, dump=None)
 
 
-def stored(*batches: list[Operation], body: bytes = EMPTY) -> Stored:
+def stored(*batches: list[Recorded], body: bytes = EMPTY) -> Stored:
     entries = [
         Entry(WORKER, LINEAGE, seq, 1_000 + seq, pack_batch(Trust.PARTIAL, None, operations))
         for seq, operations in enumerate(batches, 1)
@@ -31,7 +31,7 @@ def stored(*batches: list[Operation], body: bytes = EMPTY) -> Stored:
     return Stored(Snapshot(WORKER, LINEAGE, 0, 1_000, None, body), entries)
 
 
-def recorded(engine: EngineKind, event: dict[str, Any]) -> list[Operation]:
+def recorded(engine: EngineKind, event: dict[str, Any]) -> list[Recorded]:
     """What is recorded of a store that joins an earlier one."""
     index = Index()
     index.add(WORKER, WorkerSpec("m", engine))

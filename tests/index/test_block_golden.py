@@ -18,6 +18,8 @@ from index.pool import WorkerSpec
 from index.prompt import MultimodalItem, Prompt
 from index.worker import EngineKind, Worker
 
+pytestmark = pytest.mark.usefixtures("core")
+
 STREAMS = Path(__file__).parent.parent / "golden" / "vllm" / "streams"
 EXACT = sorted(path.name for path in STREAMS.iterdir() if path.name != "report_full")
 FALLS_SHORT = {"hybrid_full32_swa16", "hybrid_three_mixed", "mamba_align_eagle_unit"}

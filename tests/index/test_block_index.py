@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from index.event import BlockRemoved, BlockStored, EngineHash
 from index.pool import WorkerSpec
 from index.worker import EngineKind, Medium, Worker
 from tests.index.block_oracle import SIZE, WINDOW_GROUP, Content, Handle, Hashes, Oracle, Slot, prompt_of, stored
+
+pytestmark = pytest.mark.usefixtures("core")
 
 WORKERS = [Worker(f"w{number}", 0) for number in range(5)]
 PRIVATE = {3, 4}  # their hashes mean something else than the fleet's
@@ -143,18 +146,15 @@ class Fleet:
         return len(blocks.groups) if blocks else 0
 
     def _held(self, number: int) -> list[EngineHash]:
-        blocks = self.pools._members[WORKERS[number]].blocks
-        return [block for _, block in blocks.blocks()] if blocks else []
+        dump = self.pools.dump(WORKERS[number])
+        return [block for slot in dump.slots for block in (*slot.hashes, *slot.keyless)] if dump else []
 
     def check_empty(self) -> None:
         """Nothing is left of workers that hold nothing."""
         for pool in self.pools._pools.values():
-            assert not pool.index.tables
+            assert pool.index.holders.entries == 0
             assert pool.index.size_bytes == 0
-            for worker in pool.index.workers.values():
-                domain = worker.domain
-                left = [domain.keys, domain.aliases, domain.keyless, worker.held, worker.doubled, worker.orphans]
-                assert not any(left)
+            assert not any(worker.orphans for worker in pool.index.workers.values())
 
 
 Step = Callable[[Fleet], None]
@@ -223,7 +223,9 @@ def test_removing_every_held_copy_leaves_nothing(history: list[Step]) -> None:
         if blocks is None:
             continue
         blocks.orphans.clear()
-        for (group, medium), held in [(slot, dict(held)) for slot, held in blocks.held.items()]:
-            for block, count in held.items():
-                fleet.pools.drop(worker, BlockRemoved([block] * count, medium, group), fleet.delta)
+        dump = fleet.pools.dump(worker)
+        for slot in dump.slots if dump else ():
+            for block in (*slot.hashes, *slot.keyless):
+                gone = BlockRemoved([block] * slot.counts.get(block, 1), Medium(slot.medium), slot.group)
+                fleet.pools.drop(worker, gone, fleet.delta)
     fleet.check_empty()

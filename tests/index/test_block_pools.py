@@ -15,6 +15,8 @@ from index.pool import WorkerSpec
 from index.prompt import MultimodalItem, Prompt, WorkerMatch
 from index.worker import EngineKind, Medium, Worker
 
+pytestmark = pytest.mark.usefixtures("core")
+
 A, B, D = Worker("A", 0), Worker("B", 0), Worker("D", 0)
 GPU, CPU, DISK, OTHER = Medium
 IDENTITY = HashIdentity("sha256_cbor", "0")

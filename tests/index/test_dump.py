@@ -7,12 +7,14 @@ from array import array
 import pytest
 
 from engine.wire import decode
-from index.dump import BlockDump, Dump, Operation, RadixDump
+from index.dump import BlockDump, Dump, RadixDump, Recorded
 from index.index import Index
 from index.pool import WorkerSpec
 from index.prompt import MultimodalItem, Prompt
 from index.worker import EngineKind, Worker
 from tests.support.golden import Row, Stream, sglang_stream, vllm_stream, vllm_streams
+
+pytestmark = pytest.mark.usefixtures("core")
 
 WORKER = Worker("one", 0)
 OTHER = Worker("other", 0)
@@ -79,7 +81,7 @@ def test_a_dump_at_any_point_and_the_operations_after_it_give_the_same_holdings(
     for number, (_, payload) in enumerate(sorted(stream.payloads.items())):
         batch = decode(payload, EngineKind(engine))
         delta = original.apply(WORKER, batch, record=True)
-        operations: list[Operation] | None = delta.operations
+        operations: list[Recorded] | None = delta.operations
         if operations is None:
             unrecorded += 1
             copies = []

@@ -7,10 +7,13 @@ from array import array
 import pytest
 
 from index.block_hash import ALGORITHMS, HashIdentity, chain, extra_keys_of, wire_uint64
-from index.block_worker import BlockWorker, HashDomain
+from index.block_worker import BlockWorker
 from index.engine_chain import EngineChain
+from index.holders import new_holders
 from index.prompt import MultimodalItem, Prompt
 from index.worker import Medium
+
+pytestmark = pytest.mark.usefixtures("core")
 
 TOKENS = list(range(50))
 ITEMS = (MultimodalItem("b", 30, 4), MultimodalItem("a", 3, 20))
@@ -43,11 +46,14 @@ def test_adapter_items_and_salt_are_hashed_as_the_engine_does() -> None:
 def test_a_worker_holds_a_block_in_either_wire_form_and_any_tier() -> None:
     made = EngineChain(prompt(), HashIdentity("sha256_cbor", "0"), 8, "")
     digests = [made.digest(end) for end in (8, 16)]
-    worker = BlockWorker(1, HashDomain())
+    holders = new_holders(8)
+    worker = BlockWorker(1, holders.new_domain(pinned=False))
+    holders.enter(worker)
     assert digests[0] is not None
     assert digests[1] is not None
-    worker.held = {(0, Medium.GPU): {wire_uint64(digests[0]): 1}, (1, Medium.CPU): {digests[1]: 2}}
-    held = made.holds(worker)
+    holders.claim(worker, (0, Medium.GPU), wire_uint64(digests[0]))
+    holders.claim(worker, (1, Medium.CPU), digests[1])
+    held = made.holds(holders, worker)
     assert [held(group, end) for group, end in ((0, 8), (0, 16), (1, 8), (1, 16), (0, 24), (0, 7))] == [
         True,
         False,

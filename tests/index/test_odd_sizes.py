@@ -12,6 +12,8 @@ from index.pool import WorkerSpec
 from index.prompt import Prompt
 from index.worker import EngineKind, Worker
 
+pytestmark = pytest.mark.usefixtures("core")
+
 WORKER = Worker("one", 0)
 
 

@@ -15,8 +15,10 @@ from index.delta import Delta
 from index.event import BlockRemoved, BlockStored, EngineHash
 from index.radix import RadixIndex
 from index.radix_match import Held
+from index.radix_native import AnyRadixIndex, NativeRadixIndex
 from index.radix_node import Node
 from index.worker import Medium
+from tests.support.cores import RADIX_CORES, RadixCore, native_radix, need_native
 from tests.support.radix_model import ModelWorker, RadixModel
 
 SLOTS = (0, 1, 5)
@@ -29,10 +31,10 @@ def ids(*tokens: int) -> bytes:
 
 
 class Pool:
-    """A RadixIndex of plain tokens with page size 1 unless said otherwise, spoken to in short words."""
+    """A radix index of plain tokens with page size 1 unless said otherwise, spoken to in short words."""
 
-    def __init__(self, page_size: int = 1) -> None:
-        self.index = RadixIndex(page_size, 4)
+    def __init__(self, core: RadixCore, page_size: int = 1) -> None:
+        self.index = core(page_size, 4)
         self.delta = Delta()
         for slot in SLOTS:
             self.index.add(slot)
@@ -58,9 +60,9 @@ class Pool:
         return {held.slot: held.units for held in self.index.match(tokens, [namespace], ALL)}
 
 
-@pytest.fixture
-def pool() -> Pool:
-    return Pool()
+@pytest.fixture(params=RADIX_CORES)
+def pool(request: pytest.FixtureRequest) -> Pool:
+    return Pool(request.param)
 
 
 def test_workers_stop_where_they_lack_a_page(pool: Pool) -> None:
@@ -73,8 +75,9 @@ def test_workers_stop_where_they_lack_a_page(pool: Pool) -> None:
     assert [held.slot for held in pool.index.match(ids(7, 8), [""], 1 << 5)] == [5]
 
 
-def test_a_partial_page_does_not_count() -> None:
-    pool = Pool(page_size=4)
+@pytest.mark.parametrize("core", RADIX_CORES)
+def test_a_partial_page_does_not_count(core: RadixCore) -> None:
+    pool = Pool(core, page_size=4)
     pool.store(0, [1, 2], ids(*range(8)))
     assert pool.matched(ids(*range(7))) == {0: 4}
     assert pool.matched(ids(0, 1, 2)) == {}
@@ -164,6 +167,19 @@ def test_chunks_of_one_worker_become_one_run(pool: Pool) -> None:
         tokens = range(start, start + 40)
         pool.store(0, list(tokens), ids(*tokens), parent=start - 1 if start else None)
     assert (pool.index.node_count, pool.index.page_count) == (1, 400)
+
+
+def test_what_one_worker_cut_into_pieces_is_one_run_again_when_it_is_cleared(pool: Pool) -> None:
+    """In eight namespaces, because the order in which the pieces are looked at is not certain."""
+    for number in range(8):
+        first, name = number * 100, str(number)
+        pool.store(1, list(range(first, first + 18)), ids(*range(18)), namespace=name)
+        pool.store(0, list(range(first, first + 12)), ids(*range(12)), namespace=name)
+        pool.store(0, list(range(first + 12, first + 15)), ids(12, 13, 14), parent=first + 11, medium=CPU)
+    assert pool.index.node_count == 8 * 3
+    pool.index.clear(0)
+    check_tree(pool.index)
+    assert pool.index.node_count == 8
 
 
 def test_namespaces_share_nothing(pool: Pool) -> None:
@@ -353,8 +369,11 @@ def test_memory_is_reported_and_given_back(pool: Pool) -> None:
     assert pool.index.size_bytes == 0
 
 
-def check_tree(index: RadixIndex) -> None:
+def check_tree(index: AnyRadixIndex) -> None:
     """What must hold between the tree, the table and the workers' sets at any time."""
+    if isinstance(index, NativeRadixIndex):
+        assert index._core.fault() == ""
+        return
     tree = index._holdings.tree
     nodes: set[Node] = set()
     for name, root in tree.roots.items():
@@ -395,9 +414,12 @@ media = st.sampled_from([GPU, GPU, GPU, CPU, DISK, OTHER])
 class History(RuleBasedStateMachine):
     """Random histories, legal and not, told to the index and to the model."""
 
+    def _empty(self, page_size: int, unit_bytes: int) -> AnyRadixIndex:
+        return RadixIndex(page_size, unit_bytes)
+
     @initialize(page_size=st.sampled_from([1, 2, 4]), unit_bytes=st.sampled_from([4, 8]))
     def start(self, page_size: int, unit_bytes: int) -> None:
-        self.index = RadixIndex(page_size, unit_bytes)
+        self.index = self._empty(page_size, unit_bytes)
         self.page_bytes = page_size * unit_bytes
         self.model = RadixModel(self.page_bytes)
         self.delta, self.expected = Delta(), Delta()
@@ -510,5 +532,14 @@ class History(RuleBasedStateMachine):
         self.model.remove(slot, hashes, medium, self.expected)
 
 
+class NativeHistory(History):
+    """The same with the native core."""
+
+    def _empty(self, page_size: int, unit_bytes: int) -> AnyRadixIndex:
+        return native_radix(page_size, unit_bytes)
+
+
 TestHistory = History.TestCase
 TestHistory.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestNativeHistory = need_native(NativeHistory.TestCase)
+TestNativeHistory.settings = TestHistory.settings

@@ -13,10 +13,10 @@ import pytest
 from engine.wire import decode
 from index.delta import Delta
 from index.event import AllBlocksCleared, BlockRemoved, BlockStored
-from index.radix import RadixIndex
 from index.radix_namespace import NamespaceRequest, RadixNamespaces
 from index.radix_units import bigrams, reusable_units
 from index.worker import EngineKind
+from tests.support.cores import RADIX_CORES, RadixCore
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sglang"
 SLOT = 3
@@ -34,10 +34,10 @@ class Answer(NamedTuple):
 class Follower:
     """A radix index that follows one recorded stream."""
 
-    def __init__(self, page_size: int, *, eagle: bool) -> None:
+    def __init__(self, core: RadixCore, page_size: int, *, eagle: bool) -> None:
         self.page_size, self.eagle = page_size, eagle
         unit_bytes = 8 if eagle else 4
-        self.index = RadixIndex(page_size, unit_bytes)
+        self.index = core(page_size, unit_bytes)
         self.namespaces = RadixNamespaces(page_size * unit_bytes)
         self.index.add(SLOT)
         self.delta = Delta()
@@ -67,11 +67,11 @@ class Follower:
         return [matched, reusable_units(matched, len(tokens), self.page_size, eagle=self.eagle)]
 
 
-def replay(stream: str) -> Iterator[tuple[Follower, list[Answer]]]:
+def replay(core: RadixCore, stream: str) -> Iterator[tuple[Follower, list[Answer]]]:
     """After each batch at which the engine was asked: the index, and the engine's answers."""
     header, *rows = map(json.loads, (GOLDEN / f"oracle_{stream}.jsonl").read_text().splitlines())
     frames = [json.loads(line) for line in (GOLDEN / f"event_frames_{stream}.jsonl").read_text().splitlines()]
-    follower = Follower(header["page_size"], eagle=header["is_eagle"])
+    follower = Follower(core, header["page_size"], eagle=header["is_eagle"])
     for row in rows:
         while frames and frames[0]["seq"] <= row["after_seq"]:
             follower.apply(bytes.fromhex(frames.pop(0)["frames"][2]))
@@ -91,10 +91,11 @@ def answers(header: dict[str, Any], match: Any) -> Iterator[Answer]:
             yield Answer(probe["tokens"], request, match[probe["id"]], probe["id"])
 
 
+@pytest.mark.parametrize("core", RADIX_CORES)
 @pytest.mark.parametrize("stream", ["page1", "page16", "page1_dynamo", "page16_eagle", "fuzz_page1"])
-def test_every_answer_equals_the_engines(stream: str) -> None:
+def test_every_answer_equals_the_engines(core: RadixCore, stream: str) -> None:
     compared = 0
-    for follower, rows in replay(stream):
+    for follower, rows in replay(core, stream):
         for row in rows:
             assert follower.answer(row.tokens, row.request) == row.expected, row.label
             compared += 1
@@ -103,9 +104,10 @@ def test_every_answer_equals_the_engines(stream: str) -> None:
     assert follower.delta.orphans == 0
 
 
-def test_the_host_tier_continues_the_device() -> None:
+@pytest.mark.parametrize("core", RADIX_CORES)
+def test_the_host_tier_continues_the_device(core: RadixCore) -> None:
     compared = 0
-    for follower, rows in replay("page16_host_tier"):
+    for follower, rows in replay(core, "page16_host_tier"):
         for row in rows:
             matched, by_medium = follower.match(row.tokens, row.request)
             assert by_medium == (row.expected[0], row.expected[1], 0, 0), row.label
@@ -114,11 +116,12 @@ def test_the_host_tier_continues_the_device() -> None:
     assert compared > 40
 
 
-def test_an_adapter_is_found_by_its_id_or_by_its_name() -> None:
+@pytest.mark.parametrize("core", RADIX_CORES)
+def test_an_adapter_is_found_by_its_id_or_by_its_name(core: RadixCore) -> None:
     """The probes of adapter-a, asked with the id, and without it: by name alone its extra_key cannot be told."""
     adapter = "0f" * 16
     seen = 0
-    for follower, rows in replay("page1_dynamo"):
+    for follower, rows in replay(core, "page1_dynamo"):
         for row in rows:
             if row.label == "sys_u0@lora-a":
                 by_id = NamespaceRequest(lora_name="adapter-a", lora_ids=[adapter])
@@ -132,9 +135,10 @@ def test_an_adapter_is_found_by_its_id_or_by_its_name() -> None:
     assert seen
 
 
-def test_hidden_namespaces_of_the_default_format_stay_bounded() -> None:
+@pytest.mark.parametrize("core", RADIX_CORES)
+def test_hidden_namespaces_of_the_default_format_stay_bounded(core: RadixCore) -> None:
     """extra_key and adapters are not on the wire: a request with one gets nothing, the others may get too much."""
-    for follower, rows in replay("page1_extra_key"):
+    for follower, rows in replay(core, "page1_extra_key"):
         for row in rows:
             matched, reusable = follower.answer(row.tokens, row.request)
             assert 0 <= reusable <= matched <= len(row.tokens)
@@ -144,9 +148,10 @@ def test_hidden_namespaces_of_the_default_format_stay_bounded() -> None:
                 assert matched >= row.expected[0], row.label
 
 
+@pytest.mark.parametrize("core", RADIX_CORES)
 @pytest.mark.parametrize("stream", ["page1", "page16_eagle", "page1_extra_key", "fuzz_page1"])
-def test_nothing_is_left_after_a_clear(stream: str) -> None:
-    follower, _ = list(replay(stream))[-1]
+def test_nothing_is_left_after_a_clear(core: RadixCore, stream: str) -> None:
+    follower, _ = list(replay(core, stream))[-1]
     held = sum(follower.index.pages(SLOT))
     assert held
     assert follower.index.clear(SLOT) == held

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from index.dump import BlockDump, Dump, RadixDump, split_keys
+from index.dump import BlockDump, Dump, RadixDump
+from index.request_key import split_keys
 
 Holding = tuple[object, ...]
 

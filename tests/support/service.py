@@ -15,7 +15,9 @@ import uvicorn
 
 from app.main import create_app
 from app.service import Service
+from app.serving import http_protocol
 from app.settings import Settings
+from app.short_route import ShortRoute
 from tests.support.ports import free_port
 
 READY_S = 10.0
@@ -24,9 +26,10 @@ READY_S = 10.0
 class Running:
     """A running service and a client for it."""
 
-    def __init__(self, url: str, service: Service) -> None:
+    def __init__(self, url: str, service: Service, short_route: ShortRoute) -> None:
         self.url = url
         self.service = service
+        self.short_route = short_route
         self.http = httpx.Client(base_url=url, timeout=10.0, trust_env=False)
 
     def route(self, tokens: list[int], **fields: Any) -> dict[str, Any]:
@@ -70,17 +73,21 @@ class Running:
 
 
 @contextmanager
-def serving(settings: Settings | dict[str, Any]) -> Iterator[Running]:
-    """Run the service with these settings; everything is closed afterwards."""
+def serving(settings: Settings | dict[str, Any], http: str | None = None, **config: Any) -> Iterator[Running]:
+    """Run the service with these settings; everything is closed afterwards.
+
+    `http` and `config` are uvicorn's: the protocol (the one that `kvroute serve` takes, when None), and further ones.
+    """
     app = create_app(settings if isinstance(settings, Settings) else Settings.model_validate(settings))
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
+    config = {"log_config": None, "access_log": False, "timeout_graceful_shutdown": 2, **config}
+    server = uvicorn.Server(uvicorn.Config(app, http=http or http_protocol(), lifespan="on", **config))
     thread = threading.Thread(target=server.run, args=([listening],), name="service", daemon=True)
     thread.start()
     try:
         wait_until(lambda: server.started, READY_S, lambda: "the service did not start")
-        running = Running(f"http://127.0.0.1:{listening.getsockname()[1]}", app.state.service)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        running = Running(url, app.state.service, app.state.short_route)
         try:
             yield running
         finally:

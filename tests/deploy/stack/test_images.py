@@ -30,8 +30,10 @@ def test_an_image_is_built_starts_and_is_healthy(image: str, tmp_path: Path) -> 
     build, final = stages((ROOT / f"deploy/docker/{image}.Dockerfile").read_text())
     _build(build, tmp_path)
     installed = {path.name for path in (tmp_path / "opt/kvroute/lib").glob("python*/site-packages/*")}
-    assert not {"pip", "setuptools"} & installed
+    assert not {"pip", "cmake", "ninja", "nanobind", "scikit_build_core"} & installed
     assert "torch" not in installed
+    cores = list((tmp_path / "opt/kvroute/lib").glob("python*/site-packages/index/_core.*.so"))
+    assert bool(cores) is (image == "router")
     _copy(final, tmp_path)
     _start(final, tmp_path)
 
@@ -42,6 +44,8 @@ def _build(stage: Stage, folder: Path) -> None:
     _copy(stage, folder)
     arguments = dict(one.argument.split("=", 1) for one in stage if one.name == "ARG")
     for run in (one.argument for one in stage if one.name == "RUN"):
+        if run.startswith("apt-get "):
+            continue  # the compiler here is the machine's own
         command = (
             _here(run, folder).replace("python -m venv", f"{sys.executable} -m venv").replace("--no-cache-dir ", "")
         )

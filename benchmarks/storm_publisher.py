@@ -1,0 +1,85 @@
+"""Engines that publish events as fast as told: `python -m benchmarks.storm_publisher HTTP_PORT PORT ...`.
+
+One PUB socket per port. A batch stores 16 blocks of 16 tokens, the next of the same engine removes them, so that what
+is held stays bounded. Each line on stdin is a rate in batches per second over all ports; 0, as at first: none. Over
+HTTP, one port for all, they tell nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+
+import msgspec
+import zmq
+
+from benchmarks.workload import BLOCK, payload
+
+RUN = 16
+KEPT = 64
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def main(http_port: int, ports: list[int]) -> None:
+    """Publish until stdin ends."""
+    http = ThreadingHTTPServer(("127.0.0.1", http_port), _Nothing)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    context = zmq.Context()
+    sockets = []
+    for port in ports:
+        socket = context.socket(zmq.PUB)
+        socket.set(zmq.SNDHWM, 0)
+        socket.bind(f"tcp://127.0.0.1:{port}")
+        sockets.append(socket)
+    wanted = [0.0]
+    threading.Thread(target=_listen, args=(wanted,), daemon=True).start()
+    payloads = [_payloads(number) for number in range(len(ports))]
+    sent = 0
+    for seq in count():
+        for number, socket in enumerate(sockets):
+            while wanted[0] == 0:
+                time.sleep(0.01)
+            if wanted[0] < 0:
+                return
+            socket.send_multipart([b"", seq.to_bytes(8, "big"), payloads[number][seq % (2 * KEPT)]])
+            sent += 1
+            if sent % 16 == 0 and wanted[0] > 0:
+                time.sleep(16 / wanted[0])
+
+
+class _Nothing(BaseHTTPRequestHandler):
+    """Answers that there is nothing here: the engine is reached, and tells nothing."""
+
+    def do_GET(self) -> None:
+        with suppress(ConnectionError):  # who asked may have given up
+            self.send_error(404)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def _listen(wanted: list[float]) -> None:
+    for line in sys.stdin:
+        wanted[0] = float(line)
+    wanted[0] = -1.0
+
+
+def _payloads(seed: int) -> list[bytes]:
+    """Stores and removals in turn; a cycle of them holds nothing in the end."""
+    dice = random.Random(seed)
+    made: list[bytes] = []
+    for _ in range(KEPT):
+        hashes = [dice.getrandbits(64) for _ in range(RUN)]
+        made.append(payload([dice.randrange(128_000) for _ in range(RUN * BLOCK)], hashes))
+        removal = {"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU", "group_idx": 0}
+        made.append(_ENCODER.encode([1.0, [removal], 0]))
+    return made
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), [int(port) for port in sys.argv[2:]])

@@ -1,0 +1,10 @@
+// The extension module index._core. Each bind_*.cpp adds one part; none of them decides anything.
+#include "core/bind_module.h"
+
+NB_MODULE(_core, module) {
+  module.doc() = "The native core of index/: the same answers as its Python form, faster and smaller.";
+  kvroute::bind_hashes(module);
+  kvroute::bind_tokens(module);
+  kvroute::bind_blocks(module);
+  kvroute::bind_radix(module);
+}

@@ -1,0 +1,392 @@
+#include "core/block_holders.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <unordered_set>
+
+namespace kvroute {
+namespace {
+
+constexpr std::size_t kAhead = 8;  // slots that are fetched from memory before they are used
+
+void decrement(KeyMap& counts, std::uint64_t key) {
+  PairSlot* slot = counts.find(key);
+  if (--slot->value == 0) counts.erase(key);
+}
+
+}  // namespace
+
+// Workers and domains
+
+std::uint32_t BlockHolders::new_domain(bool pinned) {
+  auto made = std::make_unique<HashDomain>();
+  made->pinned = pinned;
+  const auto free = std::find(domains_.begin(), domains_.end(), nullptr);
+  const auto number = static_cast<std::uint32_t>(free - domains_.begin());
+  if (free == domains_.end()) {
+    domains_.push_back(std::move(made));
+  } else {
+    *free = std::move(made);
+  }
+  return number;
+}
+
+void BlockHolders::enter(std::uint32_t number, std::uint32_t domain) {
+  if (number > HolderBits::kMostWorkers) throw std::length_error("too many workers in one pool");
+  if (number >= workers_.size()) workers_.resize(number + 1);
+  widen_for(number);
+  workers_[number] = std::make_unique<BlockWorker>();
+  workers_[number]->domain = domains_[domain].get();
+  workers_[number]->domain_number = domain;
+  domains_[domain]->workers.set(number);
+}
+
+void BlockHolders::leave(std::uint32_t number) {
+  leave_domain(number);
+  workers_[number].reset();
+}
+
+void BlockHolders::leave_domain(std::uint32_t number) {
+  BlockWorker& worker = *workers_[number];
+  worker.domain->workers.reset(number);
+  if (!worker.domain->pinned && !worker.domain->workers.any()) domains_[worker.domain_number].reset();
+}
+
+void BlockHolders::widen_for(std::uint32_t number) {
+  bits_.make_room(number);
+  if (!bits_.must_widen(number)) return;
+  bits_.widen();
+  for (auto& [slot, table] : tables_) {
+    table.each([&](PairSlot& one) { one.value = bits_.widened(one.value); });
+  }
+}
+
+bool BlockHolders::move(std::uint32_t number, std::uint32_t to) {
+  BlockWorker& worker = *workers_[number];
+  HashDomain &old = *worker.domain, &domain = *domains_[to];
+  std::unordered_map<Handle, RequestKey> told;
+  bool fits = true;
+  for (const auto& [slot, held] : worker.held) {
+    held.hashes.each([&](const KeySlot& block) {
+      const PairSlot* key = old.keys.find(block.key);
+      if (key == nullptr) return;
+      const PairSlot* there = domain.keys.find(block.key);
+      fits = fits && (there == nullptr || there->value == key->value);
+      told.emplace(block.key, key->value);
+    });
+  }
+  if (!fits) return false;
+  HeldBySlot all = take_all(number);
+  leave_domain(number);
+  worker.domain = &domain;
+  worker.domain_number = to;
+  domain.workers.set(number);
+  for (auto& [slot, held] : all) {
+    Holdings& mine = worker.held[slot];
+    mine.hashes = std::move(held.hashes);
+    mine.copies = std::move(held.copies);
+    const SlotId at = slot;
+    mine.hashes.each([&](const KeySlot& block) {
+      const PairSlot* known = domain.keys.find(block.key);
+      const auto said = told.find(block.key);
+      if (known == nullptr && said != told.end()) {
+        learn(domain, block.key, said->second);
+        known = domain.keys.find(block.key);
+      }
+      mark(number, at, block.key, known != nullptr ? &known->value : nullptr);
+    });
+  }
+  return true;
+}
+
+// Holding
+
+int BlockHolders::claim(std::uint32_t number, SlotId slot, Handle block, std::size_t most_keyless) {
+  BlockWorker& worker = *workers_[number];
+  const auto at = worker.held.find(slot);
+  if (at != worker.held.end() && at->second.hashes.find(block) != nullptr) {
+    ++at->second.copies.insert(block).first->value;
+    return 0;
+  }
+  const PairSlot* known = worker.domain->keys.find(block);
+  const auto& keyless = worker.domain->keyless;
+  if (known == nullptr && keyless.size() >= most_keyless && !keyless.contains(block)) return -1;
+  worker.held[slot].hashes.insert(block);
+  mark(number, slot, block, known != nullptr ? &known->value : nullptr);
+  return 1;
+}
+
+void BlockHolders::hold(std::uint32_t number, SlotId slot, std::span<const Handle> hashes,
+                        std::span<const RequestKey> keys) {
+  BlockWorker& worker = *workers_[number];
+  HashDomain& domain = *worker.domain;
+  Holdings& held = worker.held[slot];
+  KeyMap& table = tables_[slot];
+  for (std::size_t at = 0; at < hashes.size(); ++at) {
+    if (at + kAhead < hashes.size()) {
+      held.hashes.prefetch(hashes[at + kAhead]);
+      domain.keys.prefetch(hashes[at + kAhead]);
+      table.prefetch(keys[at + kAhead]);
+    }
+    const PairSlot* known = domain.keys.find(hashes[at]);
+    if (held.hashes.find(hashes[at]) != nullptr) {
+      ++held.copies.insert(hashes[at]).first->value;
+      continue;
+    }
+    if (known != nullptr && known->value != keys[at]) continue;
+    held.hashes.insert(hashes[at]);
+    if (known == nullptr) learn(domain, hashes[at], keys[at]);
+    mark_key(number, slot, keys[at]);
+  }
+  tidy(number, slot);
+}
+
+void BlockHolders::recount(std::uint32_t number, SlotId slot, Handle block, std::uint64_t count) {
+  const auto at = workers_[number]->held.find(slot);
+  if (at == workers_[number]->held.end() || at->second.hashes.find(block) == nullptr) return;
+  if (count > 1) {
+    at->second.copies.insert(block).first->value = count - 1;
+  } else {
+    at->second.copies.erase(block);
+  }
+}
+
+Filed BlockHolders::file_run(std::uint32_t number, SlotId slot, RequestKey parent, const Run& run) {
+  scratch_.resize(sizeof(RequestKey) + run.step);
+  keys_.resize(run.hashes.size());
+  RequestKey chained = parent;
+  for (std::size_t at = 0; at < run.hashes.size(); ++at) {
+    if (!run.extras.empty() && !run.extras[at].empty()) chained = extended_key(chained, run.extras[at]);
+    for (std::size_t from = at * run.stride; from < (at + 1) * run.stride; from += run.step) {
+      chained = child_key(chained, run.tokens.data() + from, run.step, scratch_.data());
+    }
+    keys_[at] = chained;
+  }
+  BlockWorker& worker = *workers_[number];
+  HashDomain& domain = *worker.domain;
+  Holdings& held = worker.held[slot];
+  KeyMap& table = tables_[slot];
+  const auto fetch = [&](std::size_t at) {
+    held.hashes.prefetch(run.hashes[at]);
+    domain.keys.prefetch(run.hashes[at]);
+    table.prefetch(keys_[at]);
+  };
+  for (std::size_t at = 0; at < std::min(kAhead, run.hashes.size()); ++at) fetch(at);
+  Filed done;
+  for (; done.filed < run.hashes.size(); ++done.filed) {
+    const std::size_t at = done.filed;
+    if (at + kAhead < run.hashes.size()) fetch(at + kAhead);
+    const Handle block = run.hashes[at];
+    if (const PairSlot* known = domain.keys.find(block); known == nullptr) {
+      learn(domain, block, keys_[at]);
+    } else if (known->value != keys_[at]) {
+      done.conflict = true;
+      break;
+    }
+    if (!held.hashes.insert(block).second) {
+      ++held.copies.insert(block).first->value;
+      continue;
+    }
+    ++done.stored;
+    mark_key(number, slot, keys_[at]);
+  }
+  if (done.conflict) tidy(number, slot);
+  return done;
+}
+
+// Set the worker's bit for a block it holds, or remember that the key is still to come.
+void BlockHolders::mark(std::uint32_t number, SlotId slot, Handle block, const RequestKey* key) {
+  if (key == nullptr) {
+    workers_[number]->domain->keyless[block].emplace(number, slot);
+  } else {
+    mark_key(number, slot, *key);
+  }
+}
+
+void BlockHolders::mark_key(std::uint32_t number, SlotId slot, RequestKey key) {
+  PairSlot* cell = tables_[slot].insert(key).first;
+  if (bits_.has(cell->value, number)) {
+    ++workers_[number]->held[slot].doubled.insert(key).first->value;
+  } else {
+    cell->value = bits_.with(cell->value, number);
+  }
+}
+
+// Enter engine hash -> key; a key that already has holders gets an alias; keyless holdings find their place.
+void BlockHolders::learn(HashDomain& domain, Handle block, RequestKey key) {
+  if (has_holders(domain, key)) domain.aliases[key].insert(block);
+  domain.keys.insert(block).first->value = key;
+  if (domain.keyless.empty()) return;
+  const auto waiting = domain.keyless.find(block);
+  if (waiting == domain.keyless.end()) return;
+  const auto holdings = std::move(waiting->second);
+  domain.keyless.erase(waiting);
+  for (const auto& [number, slot] : holdings) mark_key(number, slot, key);
+}
+
+bool BlockHolders::has_holders(const HashDomain& domain, RequestKey key) const {
+  for (const auto& [slot, table] : tables_) {
+    const PairSlot* cell = table.find(key);
+    if (cell != nullptr && bits_.meets(cell->value, domain.workers)) return true;
+  }
+  return false;
+}
+
+// Letting go
+
+void BlockHolders::prefetch(std::uint32_t number, SlotId slot, Handle block) const {
+  const BlockWorker& worker = *workers_[number];
+  const auto at = worker.held.find(slot);
+  if (at == worker.held.end()) return;
+  at->second.hashes.prefetch(block);
+  worker.domain->keys.prefetch(block);
+}
+
+int BlockHolders::remove(std::uint32_t number, SlotId slot, Handle block) {
+  const auto at = workers_[number]->held.find(slot);
+  if (at == workers_[number]->held.end() || at->second.hashes.find(block) == nullptr) return -1;
+  Holdings& held = at->second;
+  if (held.copies.find(block) != nullptr) {
+    decrement(held.copies, block);
+    return 0;
+  }
+  held.hashes.erase(block);
+  release(number, slot, held, block);
+  return 1;
+}
+
+void BlockHolders::tidy(std::uint32_t number, SlotId slot) {
+  auto& held = workers_[number]->held;
+  if (const auto at = held.find(slot); at != held.end() && at->second.hashes.empty()) held.erase(at);
+  if (const auto at = tables_.find(slot); at != tables_.end() && at->second.empty()) tables_.erase(at);
+  if (tables_.empty()) bits_.forget_sets();
+}
+
+// Clear the worker's bit for a hash it no longer holds.
+void BlockHolders::release(std::uint32_t number, SlotId slot, Holdings& held, Handle block) {
+  HashDomain& domain = *workers_[number]->domain;
+  const PairSlot* known = domain.keys.find(block);
+  if (known == nullptr) {
+    const auto at = domain.keyless.find(block);
+    at->second.erase({number, slot});
+    if (at->second.empty()) domain.keyless.erase(at);
+    return;
+  }
+  const RequestKey key = known->value;
+  if (held.doubled.find(key) != nullptr) {
+    decrement(held.doubled, key);
+  } else {
+    unmark(slot, key, number);
+  }
+  const auto aliases = domain.aliases.empty() ? domain.aliases.end() : domain.aliases.find(key);
+  if (has_holders(domain, key)) {
+    if (aliases != domain.aliases.end()) aliases->second.insert(block);
+    return;
+  }
+  domain.keys.erase(block);
+  if (aliases == domain.aliases.end()) return;
+  aliases->second.each([&](const KeySlot& alias) { domain.keys.erase(alias.key); });
+  domain.aliases.erase(aliases);
+}
+
+void BlockHolders::unmark(SlotId slot, RequestKey key, std::uint32_t number) {
+  const auto table = tables_.find(slot);
+  PairSlot* cell = table->second.find(key);
+  cell->value = bits_.without(cell->value, number);
+  if (cell->value == 0) table->second.erase(key);
+}
+
+std::size_t BlockHolders::release_all(std::uint32_t number) {
+  std::size_t count = 0;
+  for (const auto& [slot, held] : take_all(number)) count += held.hashes.size();
+  return count;
+}
+
+// Every bit of a worker cleared; what it held, with its counts.
+BlockHolders::HeldBySlot BlockHolders::take_all(std::uint32_t number) {
+  HeldBySlot all;
+  all.swap(workers_[number]->held);
+  for (auto& [slot, held] : all) {
+    const SlotId at = slot;
+    Holdings& mine = held;
+    held.hashes.each([&](const KeySlot& block) { release(number, at, mine, block.key); });
+    tidy(number, at);
+  }
+  return all;
+}
+
+// Asking
+
+std::optional<RequestKey> BlockHolders::key_of(std::uint32_t number, Handle block) const {
+  const PairSlot* known = workers_[number]->domain->keys.find(block);
+  return known != nullptr ? std::optional(known->value) : std::nullopt;
+}
+
+std::uint64_t BlockHolders::count(std::uint32_t number, SlotId slot, Handle block) const {
+  const auto at = workers_[number]->held.find(slot);
+  if (at == workers_[number]->held.end() || at->second.hashes.find(block) == nullptr) return 0;
+  const PairSlot* more = at->second.copies.find(block);
+  return 1 + (more != nullptr ? more->value : 0);
+}
+
+bool BlockHolders::holds_key(std::uint32_t number, SlotId slot, RequestKey key) const {
+  const auto at = tables_.find(slot);
+  const PairSlot* cell = at != tables_.end() ? at->second.find(key) : nullptr;
+  return cell != nullptr && bits_.has(cell->value, number);
+}
+
+std::size_t BlockHolders::distinct() const {
+  if (tables_.empty()) return 0;
+  if (tables_.size() == 1) return tables_.begin()->second.size();
+  std::unordered_set<RequestKey> keys;
+  for (const auto& [slot, table] : tables_) table.each([&](const PairSlot& one) { keys.insert(one.key); });
+  return keys.size();
+}
+
+// Everything that is kept for holdings: 0 when nothing is held.
+std::size_t BlockHolders::entries() const {
+  std::size_t total = 0;
+  for (const auto& [slot, table] : tables_) total += 1 + table.size();
+  for (const auto& domain : domains_) {
+    if (domain) total += domain->keys.size() + domain->aliases.size() + domain->keyless.size();
+  }
+  for (const auto& worker : workers_) {
+    if (!worker) continue;
+    for (const auto& [slot, held] : worker->held) {
+      total += 1 + held.hashes.size() + held.copies.size() + held.doubled.size();
+    }
+  }
+  return total;
+}
+
+std::size_t BlockHolders::size_bytes() const {
+  constexpr std::size_t kNode = 64;  // of a map that is not flat, about
+  std::size_t total = 0;
+  for (const auto& [slot, table] : tables_) total += table.size_bytes();
+  for (const auto& domain : domains_) {
+    if (domain) total += domain->keys.size_bytes() + (domain->aliases.size() + domain->keyless.size()) * kNode;
+  }
+  for (const auto& worker : workers_) {
+    if (!worker) continue;
+    for (const auto& [slot, held] : worker->held) {
+      total += held.hashes.size_bytes() + held.copies.size_bytes() + held.doubled.size_bytes();
+    }
+  }
+  return total + (total > 0 ? bits_.size_bytes() + hashes_.size_bytes() : 0);
+}
+
+void BlockHolders::sweep_hashes() {
+  if (hashes_.remembered() < swept_at_ && !(tables_.empty() && hashes_.remembered() > 0)) return;
+  hashes_.sweep([&](Handle handle) { return is_live(handle); });
+  if (hashes_.remembered() == 0) hashes_.clear();
+  swept_at_ = std::max<std::size_t>(1024, 2 * hashes_.remembered());
+}
+
+bool BlockHolders::is_live(Handle handle) const {
+  for (const auto& domain : domains_) {
+    if (domain && (domain->keys.find(handle) != nullptr || domain->keyless.contains(handle))) return true;
+  }
+  return false;
+}
+
+}  // namespace kvroute

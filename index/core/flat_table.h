@@ -1,0 +1,208 @@
+// An open-addressing hash table of 64-bit keys in one array: linear probing in order of the keys' hashes.
+//
+// Every slot lies behind those whose hash is smaller, so a probe for an absent key ends as soon as it meets a larger
+// one, also in a table that is 7/8 full. A removal shifts the rest of its run back: there are no marks of what is gone,
+// and a table that loses most of its keys shrinks. Growth is by a quarter, which keeps tables 70 to 87.5 % full;
+// it copies in order, so it reads and writes memory from one end to the other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "core/memory.h"
+
+namespace kvroute {
+
+// Drawn once a process: who sends keys cannot choose them so that they collide.
+struct HashSecret {
+  std::uint64_t add, multiply;
+};
+extern const HashSecret kSecret;
+
+inline std::uint64_t mixed(std::uint64_t key) {
+  const auto product = static_cast<unsigned __int128>(key ^ kSecret.add) * kSecret.multiply;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+struct KeySlot {
+  std::uint64_t key;
+};
+
+struct PairSlot {
+  std::uint64_t key, value;
+};
+
+// A pointer that `find` or `insert` gives is good until the next change. Slots other than `key` are zero when new.
+template <class Slot>
+class FlatTable {
+ public:
+  std::size_t size() const { return size_ + has_zero_; }
+  bool empty() const { return size() == 0; }
+  std::size_t size_bytes() const { return slots_.size() * sizeof(Slot); }
+
+  const Slot* find(std::uint64_t key) const { return const_cast<FlatTable*>(this)->find(key); }
+
+  Slot* find(std::uint64_t key) {
+    if (key == 0) return has_zero_ ? &zero_ : nullptr;
+    if (size_ == 0) return nullptr;
+    const std::uint64_t hash = mixed(key);
+    std::size_t at = home(hash);
+    for (std::size_t distance = 0;; ++distance, at = after(at)) {
+      Slot& slot = slots_[at];
+      if (slot.key == key) return &slot;
+      if (slot.key == 0) return nullptr;
+      // Where a slot belongs costs as much to tell as several comparisons: it is asked at every fourth only.
+      if ((distance & 3) == 3 && distance_of(slot, at) < distance) return nullptr;
+    }
+  }
+
+  // The slot of `key`, and whether it is new.
+  std::pair<Slot*, bool> insert(std::uint64_t key) {
+    if (key == 0) return {&zero_, !std::exchange(has_zero_, true)};
+    if (size_ > 0) {
+      if (Slot* known = find(key)) return {known, false};
+    }
+    if ((size_ + 1) * 8 > slots_.size() * 7) resize(slots_.size() + slots_.size() / 4 + 8);
+    ++size_;
+    Slot fresh{};
+    fresh.key = key;
+    return {place(slots_, fresh), true};
+  }
+
+  bool erase(std::uint64_t key) {
+    Slot* slot = find(key);
+    if (slot == nullptr) return false;
+    if (key == 0) {
+      zero_ = Slot{};
+      has_zero_ = false;
+      return true;
+    }
+    shift_back(static_cast<std::size_t>(slot - &slots_[0]));
+    --size_;
+    if (size_ == 0) {
+      slots_ = SlotArray<Slot>();
+    } else if (size_ * 3 < slots_.size() && slots_.size() > 64) {
+      resize(size_ + size_ / 2 + 8);
+    }
+    return true;
+  }
+
+  void clear() {
+    slots_ = SlotArray<Slot>();
+    size_ = 0;
+    zero_ = Slot{};
+    has_zero_ = false;
+  }
+
+  // Room for so many keys more, in one step.
+  void reserve(std::size_t more) {
+    const std::size_t needed = (size_ + more) * 8 / 7 + 8;
+    if (needed > slots_.size()) resize(needed);
+  }
+
+  void prefetch(std::uint64_t key) const {
+    if (size_ == 0) return;
+    const Slot* first = &slots_[home(mixed(key))];
+    __builtin_prefetch(first);
+    __builtin_prefetch(reinterpret_cast<const char*>(first) + 64);  // a key lies some slots behind its place, mostly
+  }
+
+  template <class Visit>
+  void each(Visit visit) const {
+    if (has_zero_) visit(zero_);
+    for (std::size_t at = 0; at < slots_.size(); ++at) {
+      if (slots_[at].key != 0) visit(slots_[at]);
+    }
+  }
+
+  template <class Visit>
+  void each(Visit visit) {
+    if (has_zero_) visit(zero_);
+    for (std::size_t at = 0; at < slots_.size(); ++at) {
+      if (slots_[at].key != 0) visit(slots_[at]);
+    }
+  }
+
+ private:
+  std::size_t home(std::uint64_t hash) const { return home_in(slots_, hash); }
+
+  static std::size_t home_in(const SlotArray<Slot>& slots, std::uint64_t hash) {
+    return static_cast<std::size_t>(static_cast<unsigned __int128>(hash) * slots.size() >> 64);
+  }
+
+  std::size_t after(std::size_t at) const { return at + 1 < slots_.size() ? at + 1 : 0; }
+
+  std::size_t distance_of(const Slot& slot, std::size_t at) const { return distance_in(slots_, slot, at); }
+
+  static std::size_t distance_in(const SlotArray<Slot>& slots, const Slot& slot, std::size_t at) {
+    const std::size_t from = home_in(slots, mixed(slot.key));
+    return at >= from ? at - from : at + slots.size() - from;
+  }
+
+  // Puts a slot whose key is not there into its place and moves the rest of its run along. There must be room.
+  static Slot* place(SlotArray<Slot>& slots, const Slot& fresh) {
+    const std::size_t last = slots.size() - 1;
+    std::size_t at = home_in(slots, mixed(fresh.key));
+    for (std::size_t distance = 0; slots[at].key != 0 && distance_in(slots, slots[at], at) >= distance; ++distance) {
+      at = at < last ? at + 1 : 0;
+    }
+    std::size_t free = at;
+    while (slots[free].key != 0) free = free < last ? free + 1 : 0;
+    while (free != at) {
+      const std::size_t before = free > 0 ? free - 1 : last;
+      slots[free] = slots[before];
+      free = before;
+    }
+    slots[at] = fresh;
+    return &slots[at];
+  }
+
+  void shift_back(std::size_t at) {
+    for (std::size_t next = after(at);; at = next, next = after(next)) {
+      if (slots_[next].key == 0 || distance_of(slots_[next], next) == 0) break;
+      slots_[at] = slots_[next];
+    }
+    slots_[at] = Slot{};
+  }
+
+  // Slots lie in order of their places here, and so they do there, but for those that shared one place here and those
+  // at the front whose run began at the end: most are written one behind the other, the others are put in as new ones.
+  void resize(std::size_t count) {
+    SlotArray<Slot> larger(count);
+    std::size_t next = 0, latest = 0;
+    const std::size_t first = wrapped();
+    for (std::size_t at = first; at < slots_.size(); ++at) {
+      if (slots_[at].key == 0) continue;
+      const std::size_t from = home_in(larger, mixed(slots_[at].key));
+      if (from < latest || next >= count) {
+        place(larger, slots_[at]);
+        while (next < count && larger[next].key != 0) ++next;
+        continue;
+      }
+      latest = from;
+      next = from > next ? from : next;
+      if (next < count) larger[next++] = slots_[at];
+      else place(larger, slots_[at]);
+    }
+    for (std::size_t at = 0; at < first; ++at) place(larger, slots_[at]);
+    slots_ = std::move(larger);
+  }
+
+  // How many slots at the front belong to the run that began at the end.
+  std::size_t wrapped() const {
+    std::size_t at = 0;
+    while (at < slots_.size() && slots_[at].key != 0 && home(mixed(slots_[at].key)) > at) ++at;
+    return at;
+  }
+
+  SlotArray<Slot> slots_;
+  std::size_t size_ = 0;
+  Slot zero_{};
+  bool has_zero_ = false;
+};
+
+using KeySet = FlatTable<KeySlot>;
+using KeyMap = FlatTable<PairSlot>;
+
+}  // namespace kvroute

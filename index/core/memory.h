@@ -1,0 +1,61 @@
+// Arrays of plain slots that give their memory back to the system: large ones are mapped, not taken from the heap.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+namespace kvroute {
+
+// Zeroed memory for `count` slots. Slots are plain values: nothing is constructed or destroyed.
+template <class Slot>
+class SlotArray {
+ public:
+  SlotArray() = default;
+  explicit SlotArray(std::size_t count) : count_(count), slots_(count > 0 ? taken(count) : nullptr) {}
+  SlotArray(SlotArray&& other) noexcept
+      : count_(std::exchange(other.count_, 0)), slots_(std::exchange(other.slots_, nullptr)) {}
+  SlotArray& operator=(SlotArray&& other) noexcept {
+    std::swap(count_, other.count_);
+    std::swap(slots_, other.slots_);
+    return *this;
+  }
+  ~SlotArray() {
+    if (is_mapped(count_)) {
+      munmap(slots_, count_ * sizeof(Slot));
+    } else {
+      std::free(slots_);
+    }
+  }
+
+  Slot& operator[](std::size_t at) { return slots_[at]; }
+  const Slot& operator[](std::size_t at) const { return slots_[at]; }
+  std::size_t size() const { return count_; }
+
+ private:
+  static constexpr std::size_t kMappedFrom = 16 * 1024;
+  static constexpr std::size_t kHugeFrom = 4 * 1024 * 1024;  // a walk jumps about: huge pages save it page table misses
+
+  static bool is_mapped(std::size_t count) { return count * sizeof(Slot) >= kMappedFrom; }
+
+  static Slot* taken(std::size_t count) {
+    void* memory = nullptr;
+    if (is_mapped(count)) {
+      memory = mmap(nullptr, count * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) throw std::bad_alloc();
+      if (count * sizeof(Slot) >= kHugeFrom) madvise(memory, count * sizeof(Slot), MADV_HUGEPAGE);
+    } else {
+      memory = std::calloc(count, sizeof(Slot));
+      if (memory == nullptr) throw std::bad_alloc();
+    }
+    return static_cast<Slot*>(memory);
+  }
+
+  std::size_t count_ = 0;
+  Slot* slots_ = nullptr;
+};
+
+}  // namespace kvroute

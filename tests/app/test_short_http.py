@@ -1,0 +1,255 @@
+"""The short way for `POST /route` answers what uvicorn's own way answers, byte for byte, and goes it where it must."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.support.engine_events import prompt, vllm_stored
+from tests.support.fleet import fleet, instance, publish
+from tests.support.publisher import Publisher
+from tests.support.service import Running, serving, u32, wait_until
+
+TOKENS = prompt(1)
+JSON = json.dumps({"model": "m", "token_ids": TOKENS}).encode()
+OCTETS = "application/octet-stream"
+LAST = b"GET /instances/none HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+ANSWER_S = 5.0
+
+
+def post(body: bytes = JSON, *headers: str, path: str = "/route", version: str = "1.1") -> bytes:
+    lines = [f"POST {path} HTTP/{version}", "Host: x", *headers]
+    if not any(line.lower().startswith(("content-length", "transfer-encoding")) for line in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def fields(**values: Any) -> bytes:
+    return json.dumps({"model": "m", "token_ids": TOKENS, **values}).encode()
+
+
+def exchanged(run: Running, *pieces: bytes, pause_s: float = 0.0) -> bytes:
+    """All that is answered until the connection is closed, without what differs from run to run.
+
+    One more request follows the first answer, so that it shows whether the connection was kept.
+    """
+    with connected(run) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(pause_s)
+        answer = b""
+        while not _whole(answer) and (received := connection.recv(65536)):
+            answer += received
+        with suppress(ConnectionError):
+            connection.sendall(LAST)
+            while received := connection.recv(65536):
+                answer += received
+    answer = re.sub(rb"date: [^\r]*", b"date: then", answer)
+    answer = re.sub(rb"[0-9A-HJKMNP-TV-Z]{26}", b"ID", answer)
+    return answer.replace(run.service.around.fleet.get("a").settings.url.encode(), b"URL")  # type: ignore[union-attr]
+
+
+def connected(run: Running) -> socket.socket:
+    host, port = run.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), ANSWER_S)
+
+
+def _whole(answer: bytes) -> bool:
+    head, _, rest = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    return length is not None and len(rest) >= int(length[1])
+
+
+@contextmanager
+def both(http: str = "httptools", config: dict[str, Any] | None = None, **sections: Any) -> Iterator[list[Running]]:
+    """Two services that hold the same, the second without the short way."""
+    with ExitStack() as stack:
+        runs = []
+        for protocol in (None, http):
+            publisher = stack.enter_context(Publisher())
+            run = stack.enter_context(serving(fleet(instance("a", publisher), **sections), protocol, **config or {}))
+            publish(run, "a", publisher, vllm_stored(TOKENS))
+            runs.append(run)
+        yield runs
+
+
+SHORT = {
+    "JSON": post(),
+    "JSON, with a type": post(JSON, "Content-Type: application/json"),
+    "octets": post(u32(TOKENS), f"Content-Type: {OCTETS}", path="/route?model=m"),
+    "octets, dry": post(u32(TOKENS), f"Content-Type: {OCTETS}", path="/route?model=m&dry_run=true&session_id=s"),
+    "keep-alive is said": post(JSON, "Connection: keep-alive"),
+    "a query that counts for nothing": post(JSON, path="/route?model=other"),
+    "headers of a gateway": post(JSON, "Accept: */*", "User-Agent: g", "X-Forwarded-For: 1.2.3.4", "Traceparent: 00-1"),
+    "all fields": post(fields(session_id="s", exclude=["b"], candidates=["a", "c"], priority=1, lora=None)),
+    "prompt as a list": post(json.dumps({"model": "m", "prompt": TOKENS}).encode()),
+    "cold": post(fields(token_ids=[9] * 64)),
+}
+ORDINARY = {
+    "not JSON": post(b"{"),
+    "no field": post(b"{}"),
+    "a wrong token": post(fields(token_ids=[-1])),
+    "empty": post(b""),
+    "another model": post(fields(model="other")),
+    "nobody": post(fields(candidates=[])),
+    "explained": post(fields(explain=True)),
+    "text": post(json.dumps({"model": "m", "prompt": "text"}).encode()),
+    "another type": post(JSON, "Content-Type: text/plain"),
+    "a type with a charset": post(JSON, "Content-Type: application/json; charset=utf-8"),
+    "two types": post(JSON, "Content-Type: application/json", "Content-Type: text/plain"),
+    "compressed": post(JSON, "Content-Encoding: gzip"),
+    "too large": post(JSON, "Content-Length: 99999999999"),
+    "far too large": post(JSON, f"Content-Length: {10**18}"),
+    "chunked": post(b"%x\r\n%b\r\n0\r\n\r\n" % (len(JSON), JSON), "Transfer-Encoding: chunked"),
+    "to be closed": post(JSON, "Connection: close"),
+    "HTTP/1.0": post(version="1.0"),
+    "HTTP/1.0, to be kept": post(JSON, "Connection: keep-alive", version="1.0"),
+    "expects": post(JSON, "Expect: 100-continue"),
+    "upgrades": post(JSON, "Connection: Upgrade", "Upgrade: h2c"),
+    "GET": b"GET /route HTTP/1.1\r\nhost: x\r\n\r\n",
+    "PUT": post().replace(b"POST", b"PUT", 1),
+    "a slash more": post(path="/route/"),
+    "two slashes": post(path="//route"),
+    "another path": post(path="/routes"),
+    "escaped": post(path="/rout%65"),
+    "a whole URL": post(path="http://x/route"),
+    "a fragment": post(path="/route#there"),
+    "no HTTP": b"\x16\x03\x01\x02\r\n\r\n",
+    "no length": b"POST /route HTTP/1.1\r\nhost: x\r\n\r\n",
+    "length and chunks": post(JSON, "Content-Length: 5", "Transfer-Encoding: chunked"),
+    "two lengths": post(JSON, "Content-Length: 5", "Content-Length: 6"),
+}
+
+
+def test_what_is_common_goes_the_short_way_to_the_same_answer() -> None:
+    with both() as (short, ordinary):
+        for number, (name, request) in enumerate(SHORT.items(), start=1):
+            answers = [exchanged(run, request) for run in (short, ordinary)]
+            assert answers[0] == answers[1], name
+            assert answers[0].startswith(b"HTTP/1.1 200 OK\r\n"), name
+            assert short.short_route.answered == number, name
+        assert ordinary.short_route.answered == 0
+
+
+def test_what_is_not_goes_the_ordinary_way() -> None:
+    with both() as (short, ordinary):
+        for name, request in ORDINARY.items():
+            answers = [exchanged(run, request) for run in (short, ordinary)]
+            assert answers[0] == answers[1], name
+            assert short.short_route.answered == 0, name
+
+
+@pytest.mark.parametrize("given", ["Bearer right", "bearer right", "Bearer wrong", "right", None])
+def test_the_token_is_asked_for_on_both_ways(given: str | None) -> None:
+    with both(auth={"token": "right"}) as runs:
+        request = post(JSON, *([f"Authorization: {given}"] if given else []))
+        answers = [exchanged(run, request) for run in runs]
+        assert answers[0] == answers[1]
+        assert answers[0].startswith(b"HTTP/1.1 200" if given and given.endswith(" right") else b"HTTP/1.1 401")
+        assert runs[0].short_route.answered == (given == "Bearer right")
+
+
+def test_requests_that_are_sent_at_once_are_answered_in_their_order() -> None:
+    bodies = [fields(token_ids=[7] * count) for count in (1, 2, 3, 4)]
+    requests = [post(bodies[0]), post(b"{"), post(bodies[1]), post(bodies[2], path="/routes"), post(bodies[3]), LAST]
+    with both() as (short, ordinary):
+        answers = [exchanged(run, b"".join(requests)) for run in (short, ordinary)]
+        assert answers[0] == answers[1]
+        assert re.findall(rb'"prompt_tokens":(\d)', answers[0]) == [b"1", b"2", b"4"]
+        assert short.short_route.answered == 1
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.1])
+def test_a_request_in_pieces_is_one_request(pause_s: float) -> None:
+    with both() as (short, ordinary):
+        request = post(JSON, "Content-Type: application/json")
+        cuts = [0, 5, 60, len(request) - len(JSON), len(request) - 50, len(request)]
+        pieces = [request[begin:end] for begin, end in pairwise(cuts)]
+        answers = [exchanged(run, *pieces, pause_s=pause_s) for run in (short, ordinary)]
+        assert answers[0] == answers[1]
+        assert answers[0].startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_does_not_come_is_given_up() -> None:
+    with both(limits={"body_timeout_s": 0.3}) as runs:
+        answers = [exchanged(run, post()[:-10]) for run in runs]
+        assert answers[0] == answers[1]
+        assert answers[0].startswith(b"HTTP/1.1 408")
+
+
+def test_a_connection_that_is_cut_within_the_body_is_counted_and_leaves_nothing() -> None:
+    with both() as (short, _):
+        for _ in range(3):
+            with connected(short) as connection:
+                connection.sendall(post()[:-10])
+                time.sleep(0.01)
+        wait_until(lambda: short.metric('kvroute_route_errors_total{status="400"}') == 3, ANSWER_S)
+        assert short.short_route.answered == 0
+
+
+def test_a_large_body_goes_the_short_way_too() -> None:
+    with both() as (short, ordinary):
+        answers = [exchanged(run, post(fields(token_ids=[1] * 60_000))) for run in (short, ordinary)]
+        assert answers[0] == answers[1]
+        assert short.short_route.answered == 1
+
+
+def test_both_ways_count_alike() -> None:
+    names = ("kvroute_route_", "kvroute_prompt", "kvroute_matched", "kvroute_reusable", "kvroute_unknown")
+    with both() as runs:
+        pages = []
+        for run in runs:
+            for request in (*SHORT.values(), *ORDINARY.values()):
+                exchanged(run, request)
+            lines = run.http.get("/metrics").text.splitlines()
+            pages.append([line for line in lines if line.startswith(names) and "_seconds_" not in line])
+            assert run.metric("kvroute_route_seconds_count") > len(SHORT)
+        assert pages[0] == pages[1]
+        assert len(pages[0]) > 10
+
+
+def test_a_request_that_was_answered_shortly_can_be_reported_on() -> None:
+    with both() as (short, _):
+        answer = short.http.post("/route", content=JSON, headers={"content-type": "application/json"}).json()
+        assert short.short_route.answered == 1
+        path = f"/requests/{answer['request_id']}/finished"
+        assert short.http.post(path, json={"cached_tokens": 48}).status_code == 204
+
+
+@pytest.mark.parametrize("config", [{"limit_concurrency": 1}, {"root_path": "/kv"}])
+def test_a_server_set_up_otherwise_has_no_short_way(config: dict[str, Any]) -> None:
+    with both(config=config) as (short, ordinary):
+        answers = [exchanged(run, post()) for run in (short, ordinary)]
+        assert answers[0] == answers[1]
+        assert short.short_route.answered == 0
+
+
+def test_a_client_that_does_not_read_is_waited_for() -> None:
+    """Its answers are not heaped up: what it sends is not read either."""
+    with both() as (short, _), connected(short) as connection:
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            connection.sendall(post() * 200_000)
+        assert short.short_route.answered < 100_000
+
+
+def test_stopping_answers_what_is_under_way() -> None:
+    with serving(fleet(instance("a"))) as run:
+        connection, late = connected(run), connected(run)
+        connection.sendall(post()[:-10])
+        late.sendall(post())
+        assert late.recv(65536).startswith(b"HTTP/1.1 200")
+        threading.Timer(0.3, connection.sendall, [post()[-10:]]).start()
+    with connection, late:
+        assert late.recv(65536) == b""
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        assert connection.recv(65536) == b""

@@ -1,0 +1,25 @@
+"""The two cores of the radix index, for tests that hold for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from index.native import chosen
+from index.radix import RadixIndex
+from index.radix_native import AnyRadixIndex, NativeRadixIndex
+
+_NATIVE = chosen("auto").module
+
+need_native = pytest.mark.skipif(_NATIVE is None, reason="the native core was not built here")
+
+
+def native_radix(page_size: int, unit_bytes: int) -> NativeRadixIndex:
+    """A radix index of the native core, whichever serves."""
+    assert _NATIVE is not None
+    return NativeRadixIndex(_NATIVE, page_size, unit_bytes)
+
+
+RadixCore = Callable[[int, int], AnyRadixIndex]
+RADIX_CORES = [pytest.param(RadixIndex, id="python"), pytest.param(native_radix, id="native", marks=need_native)]
