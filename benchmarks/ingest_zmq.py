@@ -151,7 +151,12 @@ def _settings(port: int) -> dict[str, object]:
     engine = {"id": "engine", "engine": "vllm", "model": "m", "dp_size": 1, "url": "http://127.0.0.1:9",
               "events": f"tcp://127.0.0.1:{port}"}  # fmt: skip
     quiet = {"load_interval_s": 3600.0, "discovery_interval_s": 3600.0}
-    return {"instances": [engine], "polling": quiet, "log": {"level": "error"}, "hash": {"algorithm": "sha256_cbor", "seed": "0"}}
+    return {
+        "instances": [engine],
+        "polling": quiet,
+        "log": {"level": "error"},
+        "hash": {"algorithm": "sha256_cbor", "seed": "0"},
+    }
 
 
 def _shown(rates: list[Rate]) -> str:

@@ -40,7 +40,9 @@ def _shown(name: str, command: list[str]) -> list[float]:
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120)
     numbers: list[float] = json.loads(done.stdout.splitlines()[-1])
     match, held, left = numbers
-    print(f"{name:>8} match {match:6.1f} us; {held:6.1f} bytes per (worker, block), {left:6.1f} after removal", flush=True)
+    print(
+        f"{name:>8} match {match:6.1f} us; {held:6.1f} bytes per (worker, block), {left:6.1f} after removal", flush=True
+    )
     return numbers
 
 
