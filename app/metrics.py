@@ -36,6 +36,7 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self._labelled: list[Counter] = []
+        self._worker_series: dict[tuple[object, ...], Counter] = {}
         self._requests()
         self._deliveries()
         self._events()
@@ -97,14 +98,14 @@ class Metrics:
 
     def batch(self, worker: Worker, replayed: bool) -> None:
         """An event batch was taken in."""
-        self._batches.labels(*_names(worker)).inc()
+        self._of_worker(self._batches, worker).inc()
         if replayed:
-            self._replayed.labels(*_names(worker)).inc()
+            self._of_worker(self._replayed, worker).inc()
 
     def events(self, worker: Worker, counts: Mapping[str, int]) -> None:
         """Events of a batch were applied, by type."""
         for kind, count in counts.items():
-            self._applied.labels(*_names(worker), kind).inc(count)
+            self._of_worker(self._applied, worker, kind).inc(count)
 
     def skipped(self, worker: Worker, reason: str, count: int = 1) -> None:
         """Events could not be used, or had nothing to say to the index."""
@@ -125,6 +126,7 @@ class Metrics:
 
     def forget_instance(self, instance: str) -> None:
         """Drop all series of a removed instance. What is counted for it afterwards would show again."""
+        self._worker_series.clear()
         self._forget("instance", instance)
 
     def forget_model(self, model: str) -> None:
@@ -180,6 +182,14 @@ class Metrics:
         if labels:
             self._labelled.append(counter)
         return counter
+
+    def _of_worker(self, counter: Counter, worker: Worker, *further: str) -> Counter:
+        """A worker's series, looked up by its labels once: every batch counts here."""
+        key = (counter, worker, *further)
+        series = self._worker_series.get(key)
+        if series is None:
+            series = self._worker_series[key] = counter.labels(*_names(worker), *further)
+        return series
 
     def _forget(self, label: str, value: str) -> None:
         for counter in self._labelled:
