@@ -59,7 +59,7 @@ def main() -> None:
             if workers * blocks * EXPECTED_BYTES > LIMIT_BYTES:
                 print(f"{workers:>5} workers x {blocks:>7,}: left out, it may need more than 8 GB")
                 continue
-            rows.append(Row(*_child("vllm", workers, blocks)))
+            rows.append(Row(workers, blocks, *_child("vllm", workers, blocks)[2:]))
             _show(rows[-1], rows[0])
     pages = [_child("sglang", slots, 0)[0] for slots in SIZES]
     for slots, spent in zip(SIZES, pages, strict=True):
@@ -140,7 +140,7 @@ def _sglang(slots: int) -> list[float]:
 
 
 def _plot(rows: list[Row], pages: list[float], path: Path) -> None:
-    from benchmarks.plot_style import figure, save  # noqa: PLC0415 - needs the extra `bench`
+    from benchmarks.plot_style import figure, save
 
     drawing, axes = figure(11, 3.4, 3)
     for blocks, mark in ((10_000, "o-"), (100_000, "s--")):

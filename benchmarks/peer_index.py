@@ -48,7 +48,7 @@ def _shown(name: str, command: list[str]) -> list[float]:
 
 def _of_peer() -> None:
     """Runs under the peer's Python, which has none of our packages."""
-    import dynamo.llm as peer  # type: ignore[import-not-found]  # noqa: PLC0415 - there only
+    import dynamo.llm as peer  # type: ignore[import-not-found]
 
     tree, dice = peer.RadixTree(), random.Random(1)
     before = _resident()
@@ -71,13 +71,13 @@ def _of_peer() -> None:
 
 
 def _of_core(name: str) -> None:
-    from benchmarks.workload import BLOCK  # noqa: PLC0415 - the peer's Python has none of these
-    from index.event import BlockStored, EngineHash, EventBatch  # noqa: PLC0415
-    from index.index import Index  # noqa: PLC0415
-    from index.native import chosen  # noqa: PLC0415
-    from index.pool import WorkerSpec  # noqa: PLC0415
-    from index.prompt import Prompt  # noqa: PLC0415
-    from index.worker import EngineKind, Worker  # noqa: PLC0415
+    from benchmarks.workload import BLOCK
+    from index.event import BlockStored, EngineHash, EventBatch
+    from index.index import Index
+    from index.native import chosen
+    from index.pool import WorkerSpec
+    from index.prompt import Prompt
+    from index.worker import EngineKind, Worker
 
     index, dice = Index(chosen(name)), random.Random(1)
     workers = [Worker(f"worker-{number}", 0) for number in range(WORKERS)]
