@@ -1,9 +1,9 @@
 """Engines that publish events as fast as told: `python -m benchmarks.storm_publisher HTTP_PORT PORT ...`.
 
-One PUB socket per port. The first batch has a block with a true hash (sha256_cbor, seed "0"), by which a router verifies
-the engine; the others' hashes mean nothing. A batch stores 16 blocks of 16 tokens, the next of the same engine removes them, so that what
-is held stays bounded. Each line on stdin is a rate in batches per second over all ports; 0, as at first: none. Over
-HTTP, one port for all, they tell nothing.
+One PUB socket per port. The first batch has a block with a true hash (sha256_cbor, seed "0"), by which a router
+verifies the engine; the others' hashes mean nothing. A batch stores 16 blocks of 16 tokens, the next of the same engine
+removes them, so that what is held stays bounded. Each line on stdin is a rate in batches per second over all ports; 0,
+as at first: none. Over HTTP, one port for all, they tell nothing.
 """
 
 from __future__ import annotations
