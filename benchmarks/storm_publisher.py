@@ -1,8 +1,9 @@
 """Engines that publish events as fast as told: `python -m benchmarks.storm_publisher HTTP_PORT PORT ...`.
 
-One PUB socket per port. A batch stores 16 blocks of 16 tokens, the next of the same engine removes them, so that what
-is held stays bounded. Each line on stdin is a rate in batches per second over all ports; 0, as at first: none. Over
-HTTP, one port for all, they tell nothing.
+One PUB socket per port. The first batch has a block with a true hash (sha256_cbor, seed "0"), by which a router
+verifies the engine; the others' hashes mean nothing. A batch stores 16 blocks of 16 tokens, the next of the same engine
+removes them, so that what is held stays bounded. Each line on stdin is a rate in batches per second over all ports; 0,
+as at first: none. Over HTTP, one port for all, they tell nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import msgspec
 import zmq
 
 from benchmarks.workload import BLOCK, payload
+from index.block_hash import HashIdentity, block_hash, none_hash, wire_uint64
 
 RUN = 16
 KEPT = 64
+IDENTITY = HashIdentity("sha256_cbor", "0")
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -38,7 +41,7 @@ def main(http_port: int, ports: list[int]) -> None:
         sockets.append(socket)
     wanted = [0.0]
     threading.Thread(target=_listen, args=(wanted,), daemon=True).start()
-    payloads = [_payloads(number) for number in range(len(ports))]
+    payloads, first = [_payloads(number) for number in range(len(ports))], _true_root()
     sent = 0
     for seq in count():
         for number, socket in enumerate(sockets):
@@ -46,7 +49,8 @@ def main(http_port: int, ports: list[int]) -> None:
                 time.sleep(0.01)
             if wanted[0] < 0:
                 return
-            socket.send_multipart([b"", seq.to_bytes(8, "big"), payloads[number][seq % (2 * KEPT)]])
+            body = first if seq == 0 else payloads[number][(seq - 1) % (2 * KEPT)]
+            socket.send_multipart([b"", seq.to_bytes(8, "big"), body])
             sent += 1
             if sent % 16 == 0 and wanted[0] > 0:
                 time.sleep(16 / wanted[0])
@@ -67,6 +71,12 @@ def _listen(wanted: list[float]) -> None:
     for line in sys.stdin:
         wanted[0] = float(line)
     wanted[0] = -1.0
+
+
+def _true_root() -> bytes:
+    tokens = list(range(BLOCK))
+    root = block_hash(IDENTITY.algorithm, none_hash(IDENTITY), tokens, None)
+    return payload(tokens, [wire_uint64(root)])
 
 
 def _payloads(seed: int) -> list[bytes]:

@@ -180,10 +180,10 @@ def _question(
     question |= {"model": _engine_model(deployments[0]), "candidates": urls}
     if tried:
         question["exclude"] = list(tried)
-    if messages:
-        question["messages"] = messages
+    if given.get("prompt") is not None:  # a text completion: its messages are LiteLLM's own, no engine sees them
+        question["prompt"] = given["prompt"]
     else:
-        question["prompt"] = given.get("prompt")
+        question["messages"] = messages
     most = given.get("max_completion_tokens") or given.get("max_tokens")
     if isinstance(most, int) and most >= 0:
         question["max_tokens"] = most

@@ -309,7 +309,7 @@ BlockHolders::HeldBySlot BlockHolders::take_all(std::uint32_t number) {
   for (auto& [slot, held] : all) {
     const SlotId at = slot;
     Holdings& mine = held;
-    held.hashes.each([&](const KeySlot& block) { release(number, at, mine, block.key); });
+    held.hashes.each_scattered([&](const KeySlot& block) { release(number, at, mine, block.key); });
     tidy(number, at);
   }
   return all;

@@ -6,6 +6,7 @@
 // it copies in order, so it reads and writes memory from one end to the other.
 #pragma once
 
+#include <numeric>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -120,6 +121,19 @@ class FlatTable {
   void each(Visit visit) {
     if (has_zero_) visit(zero_);
     for (std::size_t at = 0; at < slots_.size(); ++at) {
+      if (slots_[at].key != 0) visit(slots_[at]);
+    }
+  }
+
+  // As `each`, but far from the order of places. All tables have the same order: whoever takes the visited keys out of
+  // another table one by one would empty that from one end, and what is left would crowd there each time it shrinks.
+  template <class Visit>
+  void each_scattered(Visit visit) const {
+    if (has_zero_) visit(zero_);
+    const std::size_t count = slots_.size();
+    std::size_t stride = count / 8 * 5 + 1;
+    while (std::gcd(stride, count) > 1) ++stride;
+    for (std::size_t step = 0, at = 0; step < count; ++step, at = (at + stride) % count) {
       if (slots_[at].key != 0) visit(slots_[at]);
     }
   }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -37,6 +39,9 @@ async def litellm() -> AsyncIterator[Any]:
     package.disable_aiohttp_transport = True  # it leaves sessions open at the end
     yield package
     await package.close_litellm_async_clients()
+    package.in_memory_llm_clients_cache.flush_cache()
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # of connections that it does not close
+        gc.collect()
 
 
 @asynccontextmanager
@@ -105,14 +110,15 @@ async def test_a_text_completion_and_a_stream_are_routed_and_reported(litellm: A
     ) as made:
         first = await made.atext_completion(model="m", prompt=text, max_tokens=4)
         shared.settle()
-        before = delivered(shared)
+        by_prefix = 'kvroute_route_requests_total{model="tiny",reason="prefix"}'
+        before, found = delivered(shared), shared.router.metric(by_prefix)
         options = {"include_usage": True}
         stream = await made.atext_completion(model="m", prompt=text, max_tokens=4, stream=True, stream_options=options)
         pieces = [piece async for piece in stream]
         assert len(pieces) > 2
         assert first.usage.prompt_tokens > 64
         await until(lambda: delivered(shared) >= before + 64)
-        assert shared.router.metric('kvroute_route_requests_total{model="tiny",reason="prefix"}') >= 1
+        assert shared.router.metric(by_prefix) == found + 1
 
 
 async def test_the_data_parallel_rank_is_passed(litellm: Any, shared: Fleet) -> None:
