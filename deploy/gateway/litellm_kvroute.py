@@ -181,7 +181,7 @@ def _question(
     if tried:
         question["exclude"] = list(tried)
     if given.get("prompt") is not None:  # a text completion: its messages are LiteLLM's own, no engine sees them
-        question["prompt"] = given["prompt"]
+        question["prompt"] = _prompt(given["prompt"])
     else:
         question["messages"] = messages
     most = given.get("max_completion_tokens") or given.get("max_tokens")
@@ -191,6 +191,13 @@ def _question(
     if isinstance(session, str):
         question["session_id"] = session[:256]
     return question
+
+
+def _prompt(given: object) -> object:
+    """What LiteLLM sends to the engine: of a list of one text or of one list of tokens, that one."""
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
+        return given[0]
+    return given
 
 
 def _url(deployment: Deployment) -> str:

@@ -121,6 +121,20 @@ async def test_a_text_completion_and_a_stream_are_routed_and_reported(litellm: A
         assert shared.router.metric(by_prefix) == found + 1
 
 
+async def test_a_list_of_one_prompt_is_routed_as_that_prompt(litellm: Any, shared: Fleet) -> None:
+    text = f"in a list {LONG}"
+    async with gateway(
+        litellm, [shared.engines[one].url for one in ENGINES], urls([shared.router]), timeout_s=10
+    ) as made:
+        await made.atext_completion(model="m", prompt=text, max_tokens=4)
+        shared.settle()
+        by_prefix = 'kvroute_route_requests_total{model="tiny",reason="prefix"}'
+        found = shared.router.metric(by_prefix)
+        await made.atext_completion(model="m", prompt=[text], max_tokens=4)
+        assert shared.router.metric(by_prefix) == found + 1
+        assert not made.kvroute.fallbacks
+
+
 async def test_the_data_parallel_rank_is_passed(litellm: Any, shared: Fleet) -> None:
     for rank in (0, 1):
         text = f"rank {rank} {LONG}"
