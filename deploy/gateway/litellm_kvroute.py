@@ -194,7 +194,7 @@ def _question(
 
 
 def _prompt(given: object) -> object:
-    """What LiteLLM sends to the engine: of a list of one text or of one list of tokens, that one."""
+    """The one prompt that the engine computes: a list of one text, or of one list of tokens, means that one."""
     if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
         return given[0]
     return given
