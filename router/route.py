@@ -76,21 +76,21 @@ class Router:
         `matches` are those of workers that hold anything; others than the candidates' do not count.
         """
         standing.refresh(now)
+        found = _found_among(standing, matches)
+        guesses = {} if found else self._guesses_among(query, standing, now)
         if self._assignments.first_tokens_reported and self._settings.backlog_weight:
-            standing.weigh(self._saved_among(query, standing, matches, now), query.prompt_tokens or 0)
-        longest, best = _longest_among(standing, matches)
-        if not best and not longest:
-            best = self._guessed_among(query, standing, now)
+            saved = {place: match.reusable for place, match in found.items()}
+            standing.weigh(saved or guesses, query.prompt_tokens or 0)
+        best = _longest_among(standing, found) or _guessed_among(standing, guesses)
         session = self._session_among(query, standing, now)
         if session is not None and (session in best if best else not standing.held(session)):
             chosen = session
         else:
             chosen = self._least_loaded_among(best, standing)
-        worker = standing.candidates[chosen].worker
-        match = matches.get(worker) if standing.trusted[chosen] else None
-        reusable = match.reusable if match is not None else 0
+        reusable = found[chosen].reusable if chosen in found else 0
+        longest = max([match.reusable for match in found.values()], default=0)
         reason = _reason_among(query, standing, longest, reusable, chosen == session)
-        return Decision(worker, reason, {}, reusable, standing.weights[chosen])
+        return Decision(standing.candidates[chosen].worker, reason, {}, reusable, standing.weights[chosen])
 
     def record(self, request_id: str, decision: Decision, query: RouteQuery, now: float) -> None:
         """The request goes where `decision` says: count it as load, guess from it, remember the session."""
@@ -171,24 +171,9 @@ class Router:
         worker = self._sessions.worker(query.namespace, query.session_id, now)
         return None if worker is None else standing.places.get(worker)
 
-    def _saved_among(
-        self, query: RouteQuery, standing: Standing, matches: Mapping[Worker, WorkerMatch], now: float
-    ) -> dict[int, int]:
-        places = standing.places
-        held = {places[worker]: match.reusable for worker, match in matches.items() if worker in places}
-        saved = {place: reusable for place, reusable in held.items() if reusable and standing.trusted[place]}
-        if saved:
-            return saved
-        guesses = self._guesses(query, now)
+    def _guesses_among(self, query: RouteQuery, standing: Standing, now: float) -> dict[int, int]:
+        places, guesses = standing.places, self._guesses(query, now)
         return {places[worker]: tokens for worker, tokens in guesses.items() if worker in places}
-
-    def _guessed_among(self, query: RouteQuery, standing: Standing, now: float) -> list[int]:
-        if query.tokens is None:
-            return []
-        guesses = (
-            standing.free_of(guess.workers) for guess in self._predictions.holders(query.tokens, query.namespace, now)
-        )
-        return next((places for places in guesses if places), [])
 
     def _least_loaded_among(self, best: Sequence[int], standing: Standing) -> int:
         equals = standing.due(best or standing.idlest())
@@ -230,14 +215,20 @@ def _score(query: RouteQuery, candidate: Candidate, pressure: Pressure) -> float
     return share - 1 if pressure.held else share
 
 
-def _longest_among(standing: Standing, matches: Mapping[Worker, WorkerMatch]) -> tuple[int, list[int]]:
-    """The longest reusable prefix of all candidates, and the places of those not held back that have the best."""
-    longest, first, best = 0, None, list[int]()
-    for worker, (_, matched, reusable, media) in matches.items():
-        place = standing.places.get(worker) if reusable else None
-        if place is None or not standing.trusted[place]:
-            continue
-        longest = max(longest, reusable)
+def _found_among(standing: Standing, matches: Mapping[Worker, WorkerMatch]) -> dict[int, WorkerMatch]:
+    """By place, the matches of candidates that can reuse something and are trusted."""
+    found: dict[int, WorkerMatch] = {}
+    for worker, match in matches.items():
+        place = standing.places.get(worker) if match.reusable else None
+        if place is not None and standing.trusted[place]:
+            found[place] = match
+    return found
+
+
+def _longest_among(standing: Standing, found: Mapping[int, WorkerMatch]) -> list[int]:
+    """The places of those not held back that have the best prefix."""
+    first, best = None, list[int]()
+    for place, (_, matched, reusable, media) in found.items():
         if standing.held(place):
             continue
         quality = reusable, matched, -media[Medium.OTHER], media[Medium.GPU], media[Medium.CPU]
@@ -245,7 +236,13 @@ def _longest_among(standing: Standing, matches: Mapping[Worker, WorkerMatch]) ->
             first, best = quality, [place]
         elif quality == first:
             best.append(place)
-    return longest, best
+    return best
+
+
+def _guessed_among(standing: Standing, guesses: Mapping[int, int]) -> list[int]:
+    free = {place: tokens for place, tokens in guesses.items() if not standing.held(place)}
+    longest = max(free.values(), default=0)
+    return [place for place, tokens in free.items() if tokens == longest]
 
 
 def _reason_among(query: RouteQuery, standing: Standing, longest: int, reusable: int, by_session: bool) -> Reason:

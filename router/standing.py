@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp2, inf
 
-from index.worker import Trust, Worker
+from index.worker import Trust
 from router.assignments import Assignments
 from router.backlog import Queue, outweighed
 from router.candidate import Candidate
@@ -71,11 +71,6 @@ class Standing:
         queues = [Queue(self._backlogs[place], saved.get(place, 0)) for place in free]
         loses = outweighed(queues, prompt_tokens, self._settings.backlog_weight)
         self._outweighed = frozenset(place for place, lost in zip(free, loses, strict=True) if lost)
-
-    def free_of(self, workers: Iterable[Worker]) -> list[int]:
-        """The places of those of `workers` that are candidates and not held back."""
-        places = (self.places.get(worker) for worker in workers)
-        return [place for place in places if place is not None and not self.held(place)]
 
     def idlest(self) -> Sequence[int]:
         """The places of the least loaded candidates, with queues weighed of all to choose from; none is held back."""
