@@ -6,14 +6,13 @@ requests one after the other. Usage: python -m benchmarks.gateway_nginx [REQUEST
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import httpx
 
+from benchmarks.readings import cpu_s
 from tests.deploy.gateway.nginx_process import INSTALL, IS_INSTALLED, NginxProcess
 from tests.deploy.gateway.stack import HASHES, addresses, completion, instance, prompt, router, urls
 from tests.support.cpu_engine import cpu_engine
@@ -36,16 +35,15 @@ def main() -> None:
                 question = {"model": "tiny", "token_ids": body["prompt"], "dry_run": True}
                 alone = timed(engine.http, "/v1/completions", body, requests)
                 route = timed(asked.http, "/route", question, requests)
-                before = cpu_s(gateway)
+                before = _cpu_s(gateway)
                 through = timed(gateway.http, "/v1/completions", body, requests)
-                cpu_ms = (cpu_s(gateway) - before) * 1e3 / (requests + UNCOUNTED)
+                cpu_ms = (_cpu_s(gateway) - before) * 1e3 / (requests + UNCOUNTED)
                 print(f"{length:13} | {alone:>21} | {route:>20} | {through:>19} | {cpu_ms:.2f}")
 
 
-def cpu_s(gateway: NginxProcess) -> float:
+def _cpu_s(gateway: NginxProcess) -> float:
     """CPU time of the workers so far."""
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in gateway.workers()]
-    return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
+    return sum(map(cpu_s, gateway.workers()))
 
 
 def timed(client: httpx.Client, path: str, body: dict[str, object], requests: int) -> str:

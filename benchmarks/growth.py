@@ -9,11 +9,9 @@ depths, 64, 256 and 1,024 slots.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -22,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.index_memory import resident
 from benchmarks.radix_match import fleet
+from benchmarks.readings import resident, us_per_call
 from benchmarks.workload import BLOCK
 from index.event import BlockStored, EngineHash, EventBatch
 from index.index import Index
@@ -98,7 +96,6 @@ def _vllm(workers: int, blocks: int) -> Row:
             began = time.process_time()
             index.apply(name, EventBatch(1.0, [last], 0))
             spent += time.process_time() - began
-    gc.collect()
     count, only = workers * (blocks // RUN * RUN), set(names)
     held = (resident() - before) / count
     one_us = _us(lambda: index.match("m", Prompt(last.tokens), only), 1)
@@ -117,26 +114,14 @@ def _us(match: Callable[[], dict[Worker, object]] | Callable[[], object], holder
     found = match()
     assert isinstance(found, dict)
     assert len([one for one in found.values() if one.matched == RUN * BLOCK]) == holders
-    rounds = []
-    for _ in range(5):
-        began = time.perf_counter()
-        for _ in range(100):
-            match()
-        rounds.append((time.perf_counter() - began) * 1e4)
-    return statistics.median(rounds)
+    return us_per_call(match, 5, 100, time.perf_counter)
 
 
 def _sglang(slots: int) -> list[float]:
     dice = random.Random(2)
     tokens = array("I", [dice.getrandbits(17) for _ in range(PROMPT)])
     index, prompt, everyone = fleet(chosen("native"), tokens, slots, 1), tokens.tobytes(), (1 << slots) - 1
-    rounds = []
-    for _ in range(5):
-        began = time.perf_counter()
-        for _ in range(100):
-            index.match(prompt, [""], everyone)
-        rounds.append((time.perf_counter() - began) * 1e4)
-    return [statistics.median(rounds)]
+    return [us_per_call(lambda: index.match(prompt, [""], everyone), 5, 100, time.perf_counter)]
 
 
 def _plot(rows: list[Row], pages: list[float], path: Path) -> None:

@@ -7,7 +7,6 @@ XXH3 of every block and one dict look-up per block, with nothing per worker.
 
 from __future__ import annotations
 
-import statistics
 import time
 from array import array
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from functools import partial
 
 from xxhash import xxh3_64_digest
 
+from benchmarks.readings import us_per_call
 from benchmarks.workload import cores, filled
 from index.prompt import Prompt
 from index.worker import Worker
@@ -34,8 +34,8 @@ def main() -> None:
                 prompt = Prompt(array("I", held[-1]).tobytes())
                 matches = index.match("m", prompt, only)
                 assert max(match.matched for match in matches.values()) == blocks * 16
-                mine = _us(partial(index.match, "m", prompt, only))
-                other = _us(_reference(prompt))
+                mine = us_per_call(partial(index.match, "m", prompt, only), ROUNDS, CALLS, time.process_time)
+                other = us_per_call(_reference(prompt), ROUNDS, CALLS, time.process_time)
                 who = f"{core.name}, {'all hold it' if shared else 'one holds it'}"
                 print(f"{blocks:>5} blocks, {who:<20}: {mine:>7.1f} us; reference {other:>6.1f} us; {mine / other:.2f}")
 
@@ -50,16 +50,6 @@ def _reference(prompt: Prompt) -> Callable[[], object]:
             table.get(key)
 
     return walk
-
-
-def _us(call: Callable[[], object]) -> float:
-    rounds = []
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        for _ in range(CALLS):
-            call()
-        rounds.append((time.process_time() - began) / CALLS * 1e6)
-    return statistics.median(rounds)
 
 
 if __name__ == "__main__":

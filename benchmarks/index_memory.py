@@ -8,14 +8,12 @@ and dropped at once, so that what is measured is the index. Prints resident byte
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import multiprocessing.connection
-import os
 import random
 import sys
-from pathlib import Path
 
+from benchmarks.readings import resident
 from benchmarks.workload import BLOCK, cores
 from index.block_hash import HashIdentity
 from index.event import BlockStored, EngineHash, EventBatch
@@ -62,15 +60,12 @@ def _measure(kind: str, core: str, workers: int, blocks: int, send: multiprocess
     _fill(index, 2, 1024, shared=False)
     for number in range(2):
         index.remove(Worker(f"worker-{number}", 0))
-    gc.collect()
     before = resident()
     _fill(index, workers, blocks, shared=kind == "all shared")
-    gc.collect()
     held = (resident() - before) / count
     said = sum(pool.size_bytes for pool in index.stats()) / count
     for number in range(workers):
         index.remove(Worker(f"worker-{number}", 0))
-    gc.collect()
     send.send((held, said, (resident() - before) / count))
 
 
@@ -84,11 +79,6 @@ def _fill(index: Index, workers: int, blocks: int, shared: bool) -> None:
             hashes: list[EngineHash] = [dice.getrandbits(64) for _ in range(RUN)]
             stored = BlockStored(hashes, None, dice.randbytes(RUN * BLOCK * 4), BLOCK)
             index.apply(worker, EventBatch(1.0, [stored], 0))
-
-
-def resident() -> int:
-    """This process's resident memory in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

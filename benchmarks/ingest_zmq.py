@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from benchmarks.readings import applied_batches, cpu_s
 from benchmarks.waiting import wait_for_port
 from benchmarks.workload import cores
 from tests.support.ports import free_port
@@ -101,34 +101,21 @@ def _router(core: str, run: int, batches: int, rounds: int) -> list[Rate]:
 
 def _rate(pid: int, say: IO[str], wait: Callable[[], object]) -> Rate:
     """One round: the engine is told to publish, and `wait` returns once all of it was taken."""
-    before, began = _cpu_s(pid), time.monotonic()
+    before, began = cpu_s(pid), time.monotonic()
     say.write("\n")
     say.flush()
     wait()
-    elapsed, used = time.monotonic() - began, _cpu_s(pid) - before
+    elapsed, used = time.monotonic() - began, cpu_s(pid) - before
     return Rate(BLOCKS / elapsed, BLOCKS / used)
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU time of another process, all threads; finer than the clock ticks of /proc."""
-    return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
 
 
 def _wait_for_applied(port: int, goal: int) -> None:
     """Until so many batches were applied. Asked for rarely, since the answer is CPU time of the router too."""
     end = time.monotonic() + LIMIT_S
-    while _applied(port) < goal:
+    while applied_batches(port) < goal:
         if time.monotonic() > end:
             raise SystemExit(f"not all of {goal} batches were applied within {LIMIT_S:.0f} s")
         time.sleep(0.05)
-
-
-def _applied(port: int) -> float:
-    with socket.create_connection(("127.0.0.1", port), 30) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        page = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-    lines = [line for line in page.splitlines() if line.startswith("kvroute_event_batches_total{")]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 @contextmanager

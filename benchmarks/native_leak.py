@@ -13,7 +13,7 @@ import time
 
 import msgspec
 
-from benchmarks.index_memory import resident
+from benchmarks.readings import resident
 from engine.wire import decode
 from index.index import Index
 from index.native import chosen

@@ -6,16 +6,14 @@ its own, beside each core's own estimate; and what is left after everything was 
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
-import os
 import random
 import sys
 from array import array
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from benchmarks.readings import resident
 from index.delta import Delta
 from index.event import BlockRemoved, BlockStored, EngineHash
 from index.native import Core, chosen
@@ -54,12 +52,6 @@ class Trie:
             node = node.setdefault(token, {-1: 0})
             node[-1] |= 1
             self.by_hash[block] = node
-
-
-def resident() -> int:
-    """The process's memory in RAM, in bytes."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def of_core(name: str, tokens: int) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.load_client import NAME, Request, measured
-from benchmarks.state_fleet import cpu_s
+from benchmarks.readings import cpu_s
 from benchmarks.waiting import wait_for_port
 from index.native import CORE
 from tests.support.ports import free_port

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.load_client import Request
-from benchmarks.state_fleet import cpu_s
+from benchmarks.readings import applied_batches, cpu_s
 from benchmarks.waiting import wait_for_port
 from index.native import CORE
 from tests.support.ports import free_port
@@ -62,12 +62,12 @@ def main() -> None:
 
 
 def _show(name: str, port: int, pid: int, seconds: float) -> None:
-    before, cpu = _applied(port), cpu_s(pid)
+    before, cpu = applied_batches(port), cpu_s(pid)
     began = time.monotonic()
     asked = _asked(port, pid, seconds)
     took, used = sorted(one for one, _ in asked), sorted(one for _, one in asked)
     elapsed = time.monotonic() - began
-    applied, cpu_us = _applied(port) - before, (cpu_s(pid) - cpu) * 1e6
+    applied, cpu_us = applied_batches(port) - before, (cpu_s(pid) - cpu) * 1e6
     cuts, cpu_cuts = statistics.quantiles(took, n=100), statistics.quantiles(used, n=100)
     events = f", {applied / elapsed:,.0f} batches/s applied, {cpu_us / applied:.0f} us CPU each" if applied else ""
     print(
@@ -80,28 +80,18 @@ def _show(name: str, port: int, pid: int, seconds: float) -> None:
 
 def _asked(port: int, pid: int, seconds: float) -> list[tuple[float, float]]:
     """How long each answer took, and the CPU time that the router used meanwhile, in seconds."""
-    clock = ~pid << 3 | 2  # clock_getcpuclockid(3)
     body = json.dumps({"model": "m", "token_ids": list(range(1_024))}).encode()
     request, took = Request("/route", "application/json", body).wire, []
     with socket.create_connection(("127.0.0.1", port), 30) as connection:
         end = time.perf_counter() + seconds
         while (began := time.perf_counter()) < end:
-            used = time.clock_gettime(clock)
+            used = cpu_s(pid)
             connection.sendall(request)
             answer = connection.recv(65536)
-            took.append((time.perf_counter() - began, time.clock_gettime(clock) - used))
+            took.append((time.perf_counter() - began, cpu_s(pid) - used))
             assert answer.startswith(b"HTTP/1.1 200"), answer
             time.sleep(PAUSE_S)
     return took
-
-
-def _applied(port: int) -> float:
-    """Batches taken in so far."""
-    with socket.create_connection(("127.0.0.1", port), 30) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        page = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-    lines = [line for line in page.splitlines() if line.startswith("kvroute_event_batches_total{")]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 def _tell(engines: IO[str], rate: float) -> None:

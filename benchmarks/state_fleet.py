@@ -18,6 +18,7 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from benchmarks.readings import cpu_s
 from index.block_hash import HashIdentity
 from index.worker import Worker
 from store.keys import worker_keys
@@ -52,12 +53,6 @@ def stored_up_to(server: RedisServer, workers: int) -> int:
         snapshot = server.command("HGET", keys.snapshot, "s")
         ends.append(-1 if snapshot is None else int(log[0][0].split(b"-")[1]) if log else int(snapshot))
     return min(ends)
-
-
-def cpu_s(pid: int) -> float:
-    """CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Engines:

@@ -19,12 +19,11 @@ from itertools import count
 import msgspec
 import zmq
 
+from benchmarks.state_fleet import stored_payload, tokens_of
 from benchmarks.workload import BLOCK, payload
-from index.block_hash import HashIdentity, block_hash, none_hash, wire_uint64
 
 RUN = 16
 KEPT = 64
-IDENTITY = HashIdentity("sha256_cbor", "0")
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -41,7 +40,7 @@ def main(http_port: int, ports: list[int]) -> None:
         sockets.append(socket)
     wanted = [0.0]
     threading.Thread(target=_listen, args=(wanted,), daemon=True).start()
-    payloads, first = [_payloads(number) for number in range(len(ports))], _true_root()
+    payloads, first = [_payloads(number) for number in range(len(ports))], stored_payload(tokens_of(0, 1))
     sent = 0
     for seq in count():
         for number, socket in enumerate(sockets):
@@ -71,12 +70,6 @@ def _listen(wanted: list[float]) -> None:
     for line in sys.stdin:
         wanted[0] = float(line)
     wanted[0] = -1.0
-
-
-def _true_root() -> bytes:
-    tokens = list(range(BLOCK))
-    root = block_hash(IDENTITY.algorithm, none_hash(IDENTITY), tokens, None)
-    return payload(tokens, [wire_uint64(root)])
 
 
 def _payloads(seed: int) -> list[bytes]:
