@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.problems import Problem
 from app.route_body import RouteRequest, read_route_request
-from index.native import chosen
+from tests.support.cores import native_module
 
 MAX_TOKENS = 1 << 20
 SEEDS = st.integers(0, 1 << 32)
@@ -21,10 +21,7 @@ SEEDS = st.integers(0, 1 << 32)
 
 @pytest.fixture(scope="module")
 def core() -> ModuleType:
-    module = chosen("auto").module
-    if module is None:
-        pytest.skip("the native core was not built here")
-    return module
+    return native_module()
 
 
 def read(body: bytes, core: ModuleType | None) -> RouteRequest | tuple[object, ...]:

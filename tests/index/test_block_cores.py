@@ -21,9 +21,10 @@ from index.native import chosen
 from index.pool import WorkerSpec
 from index.prompt import Prompt
 from index.worker import EngineKind, Worker
+from tests.support.cores import need_native
 from tests.support.golden import vllm_stream, vllm_streams
 
-pytestmark = pytest.mark.skipif(chosen("auto").module is None, reason="the native core was not built here")
+pytestmark = need_native
 
 WORKERS = [Worker("a", 0), Worker("b", 0), Worker("c", 0)]
 SIZE = 2

@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from index.native import CORE, CoreError, chosen
 from index.prompt import Prompt
 from index.request_key import prompt_keys, root_key
+from tests.support.cores import native_module
 
 
 @pytest.fixture(scope="module")
 def built() -> ModuleType:
-    module = chosen("auto").module
-    if module is None:
-        pytest.skip("the native core was not built here")
-    return module
+    return native_module()
 
 
 def test_the_python_core_can_be_asked_for() -> None:

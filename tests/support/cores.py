@@ -1,8 +1,9 @@
-"""The two cores of the radix index, for tests that hold for both."""
+"""The two cores, for tests that hold for both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
@@ -11,8 +12,16 @@ from index.radix import RadixIndex
 from index.radix_native import AnyRadixIndex, NativeRadixIndex
 
 _NATIVE = chosen("auto").module
+_MISSING = "the native core was not built here"
 
-need_native = pytest.mark.skipif(_NATIVE is None, reason="the native core was not built here")
+need_native = pytest.mark.skipif(_NATIVE is None, reason=_MISSING)
+
+
+def native_module() -> ModuleType:
+    """The extension module; where it was not built the test that asks is skipped."""
+    if _NATIVE is None:
+        pytest.skip(_MISSING)
+    return _NATIVE
 
 
 def native_radix(page_size: int, unit_bytes: int) -> NativeRadixIndex:
