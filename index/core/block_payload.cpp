@@ -89,13 +89,19 @@ class Applying {
     }
   }
 
-  // index/dump.py: ("S", group, medium, kind, window, block_size, hashes, keys, keyless)
-  void record_store(const PlainEvent& event) {
+  // What every operation begins with: its name, the group, the medium.
+  static MsgpackWriter operation(std::size_t members, std::string_view name, const PlainEvent& event) {
     MsgpackWriter out;
-    out.array(9);
-    out.text("S");
+    out.array(members);
+    out.text(name);
     out.number(0);
     out.number(event.medium);
+    return out;
+  }
+
+  // index/dump.py: ("S", group, medium, kind, window, block_size, hashes, keys, keyless)
+  void record_store(const PlainEvent& event) {
+    MsgpackWriter out = operation(9, "S", event);
     event.kind.empty() ? out.nil() : out.text(event.kind);
     event.window.has_value() ? out.number(*event.window) : out.nil();
     out.number(event.block_size);
@@ -108,11 +114,7 @@ class Applying {
 
   // ("R", group, medium, hashes)
   void record_removal(const PlainEvent& event) {
-    MsgpackWriter out;
-    out.array(4);
-    out.text("R");
-    out.number(0);
-    out.number(event.medium);
+    MsgpackWriter out = operation(4, "R", event);
     write_hashes(out, event);
     applied_.operations.push_back(out.taken());
   }
