@@ -126,12 +126,10 @@ class Metrics:
 
     def forget_instance(self, instance: str) -> None:
         """Drop all series of a removed instance. What is counted for it afterwards would show again."""
-        self._worker_series.clear()
         self._forget("instance", instance)
 
     def forget_model(self, model: str) -> None:
         """Drop all series of a base model that no instance is configured for any more."""
-        self._routed_series.clear()
         self._forget("model", model)
 
     def _requests(self) -> None:
@@ -192,6 +190,8 @@ class Metrics:
         return series
 
     def _forget(self, label: str, value: str) -> None:
+        self._worker_series.clear()
+        self._routed_series.clear()
         for counter in self._labelled:
             if label in counter._labelnames:
                 counter.remove_by_labels({label: value})
