@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
+from deploy.counters import total
 from deploy.demo_engines import Delivered
 from deploy.demo_processes import DemoFailed
 
@@ -67,8 +67,7 @@ class RouterClient:
 
     def total(self, metric: str) -> float:
         """The sum of a counter's series."""
-        families = text_string_to_metric_families(self._ask("GET", "/metrics", None, 200).text)
-        return sum(sample.value for family in families for sample in family.samples if sample.name == metric)
+        return total(self._ask("GET", "/metrics", None, 200).text, metric)
 
     def _ask(self, method: str, path: str, body: object, status: int) -> httpx.Response:
         try:

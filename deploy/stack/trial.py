@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from deploy.counters import total
 from deploy.stack.failure import StackFailed
 
 LIMIT_S = 30.0
@@ -62,7 +63,7 @@ async def _stores(client: httpx.AsyncClient, routers: list[str]) -> str:
 
     async def nobody() -> list[str]:
         pages = [(await client.get(f"{router}/metrics")).text for router in routers]
-        return [] if any(_total(page, "kvroute_state_writes_total") for page in pages) else routers
+        return [] if any(total(page, "kvroute_state_writes_total") for page in pages) else routers
 
     await _until(nobody, "nothing was stored in Redis by")
     return "The routers' state is in Redis."
@@ -86,11 +87,6 @@ async def _until(faults: Callable[[], Awaitable[list[str]]], otherwise: str) -> 
             return
         await asyncio.sleep(_PAUSE_S)
     raise StackFailed(f"{otherwise}: {', '.join(left)}")
-
-
-def _total(page: str, metric: str) -> float:
-    lines = [line for line in page.splitlines() if line.startswith((f"{metric} ", f"{metric}{{"))]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 def _json(answer: httpx.Response) -> dict[str, Any]:
