@@ -11,8 +11,9 @@ import httpx
 import msgspec
 import zmq
 
-from deploy.demo_processes import DemoFailed, DemoProcesses, free_port
+from deploy.demo_processes import DemoFailed, DemoProcesses
 from deploy.demo_prompts import MAX_TOKENS
+from deploy.ports import free_ports
 
 MODEL = "tiny"
 PREFILL_US = 400
@@ -36,12 +37,12 @@ class DemoEngine:
     def __init__(self, processes: DemoProcesses, name: str, face: str, hash_seed: str = "0") -> None:
         self.name = name
         self.face = face
-        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        self.url = f"http://127.0.0.1:{(port := free_ports())}"
         self._processes = processes
         self._hash_seed = hash_seed
-        self._replay_port = free_port()
+        self._replay_port = free_ports()
         self._options = ["--face", face, "--port", str(port), "--model", MODEL]
-        self._options += ["--events-port", str(free_port()), "--replay-port", str(self._replay_port)]
+        self._options += ["--events-port", str(free_ports()), "--replay-port", str(self._replay_port)]
         self._options += ["--prefill-us", str(PREFILL_US), "--decode-us", str(DECODE_US)]
         self._options += ["--hash-algorithm", "sha256_cbor"] if face == "vllm" else ["--block-size", "16"]
         self._http = httpx.Client(base_url=self.url, timeout=ANSWER_S, trust_env=False)

@@ -16,9 +16,10 @@ import yaml
 from rich.console import Console
 from rich.live import Live
 
+from deploy.ports import free_ports, taken_ports
 from deploy.stack.compose_file import Service, read_services
 from deploy.stack.failure import StackFailed
-from deploy.stack.loopback import Loopback, free_ports, taken_ports
+from deploy.stack.loopback import Loopback
 from deploy.stack.program import Program, laid_out, missing_programs
 from deploy.stack.stack import Stack
 from deploy.stack.trial import tried
@@ -125,7 +126,10 @@ def _programs(services: list[Service], first_port: int | None, folder: Path) -> 
     count = sum(len(service.ports) for service in services)
     if first_port is not None and (taken := taken_ports(first_port, count)):
         raise StackFailed(f"--first-port {first_port}: {count} ports are needed; in use: {', '.join(map(str, taken))}")
-    loopback = Loopback(services, first_port if first_port is not None else free_ports(count))
+    try:
+        loopback = Loopback(services, first_port if first_port is not None else free_ports(count))
+    except OSError as error:
+        raise StackFailed(str(error)) from None
     return [laid_out(service, loopback, folder) for service in services]
 
 

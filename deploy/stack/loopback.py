@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import re
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from deploy.ports import HOST
 from deploy.stack.compose_file import Service
-from deploy.stack.failure import StackFailed
 
-HOST = "127.0.0.1"
-_TRIES = 100
-_LAST_PORT = 65_535
 _VENV = "/opt/kvroute/bin/"
 """Where our images keep what .venv/bin holds here."""
 
@@ -73,30 +68,6 @@ class Loopback:
         if found["venv"]:
             return f"{Path(sys.executable).parent}/"
         return f"{root}{found['path']}"
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports on which nobody listens now. StackFailed if there are none."""
-    for _ in range(_TRIES):
-        first = random.randrange(18_000, 32_000 - count)  # below those that outgoing connections take
-        if not taken_ports(first, count):
-            return first
-    raise StackFailed(f"found no {count} neighbouring ports that are free")
-
-
-def taken_ports(first: int, count: int) -> list[int]:
-    """Those of `count` ports from `first` on where somebody listens or that may not be used."""
-    return [port for port in range(first, first + count) if not _is_free(port)]
-
-
-def _is_free(port: int) -> bool:
-    if not 0 < port <= _LAST_PORT:
-        return False
-    try:
-        socket.create_server((HOST, port)).close()
-    except OSError:
-        return False
-    return True
 
 
 def _any(texts: object) -> str:

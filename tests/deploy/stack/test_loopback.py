@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.ports import free_ports, taken_ports
 from deploy.stack.compose_file import HealthCheck, Mount, Service
-from deploy.stack.loopback import Loopback, free_ports, taken_ports
+from deploy.stack.loopback import Loopback
 from tests.support.ports import free_port
 
 ROOT = Path("/somewhere")
