@@ -16,7 +16,8 @@ from app.json_answer import json_answer
 from app.openapi import MatchAnswer, RouteAnswer, problems, route_body
 from app.problems import Problem
 from app.route_answer import answer_body, answer_headers, shown_candidate
-from app.route_body import RouteRequest, read_route_request
+from app.route_body import read_route_request
+from app.route_request import RouteRequest
 from app.routing import untokenised
 from app.service import Service
 from engine.tokenise import TokeniseError

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from app.addresses import address_key
 from app.fleet import Instance, Target, TrackedWorker, WorkerState
-from app.route_body import RouteRequest
+from app.route_request import RouteRequest
 from index.prompt import WorkerMatch
 from index.worker import EngineKind, Trust, Worker
 from router.candidate import UNKNOWN_LOAD, Candidate, WorkerLoad

@@ -12,7 +12,6 @@ from prometheus_client import (
     Counter,
     Gauge,
     GCCollector,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
@@ -20,6 +19,7 @@ from prometheus_client import (
 )
 
 from app.fleet_rows import FleetCollector, FleetRows
+from app.route_tally import RouteTally
 from index.worker import Worker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -56,18 +56,11 @@ class Metrics:
 
     def routed(self, model: str, reason: str, tokens: tuple[int, int, int] | None) -> None:
         """A decision for a configured base model. `tokens`: (prompt, matched, reusable); None: text not tokenised."""
-        series = self._routed_series.get((model, reason))
-        if series is None:
-            counters = [counter.labels(model) for counter in self._routed_tokens] if tokens is not None else []
-            series = [self._route_requests.labels(model, reason), *counters]
-            if tokens is not None:
-                self._routed_series[model, reason] = series
-        for counter, count in zip(series, (1, *(tokens or ())), strict=False):
-            counter.inc(count)
+        self._route_tally.routed(model, reason, tokens)
 
     def route_took(self, seconds: float) -> None:
         """The time from a request's arrival to its answer."""
-        self._route_seconds.observe(seconds)
+        self._route_tally.took(seconds)
 
     def route_failed(self, status: int) -> None:
         """A routing request was answered with an error."""
@@ -131,19 +124,12 @@ class Metrics:
     def forget_model(self, model: str) -> None:
         """Drop all series of a base model that no instance is configured for any more."""
         self._forget("model", model)
+        self._route_tally.forget_model(model)
 
     def _requests(self) -> None:
-        self._route_requests = self._counter("route_requests_total", "Decisions by reason", "model", "reason")
+        self._route_tally = RouteTally(_SECONDS)
+        self.registry.register(self._route_tally)
         self._route_errors = self._counter("route_errors_total", "Routing requests answered with an error", "status")
-        self._route_seconds = Histogram(
-            "kvroute_route_seconds", "From a request's arrival to its answer", buckets=_SECONDS, registry=self.registry
-        )
-        self._routed_tokens = (
-            self._counter("prompt_tokens_total", "Prompt tokens of routed requests", "model"),
-            self._counter("matched_tokens_total", "Leading tokens the chosen worker held", "model"),
-            self._counter("reusable_tokens_total", "Tokens the engine should skip, by its own rule", "model"),
-        )
-        self._routed_series: dict[tuple[str, str], list[Counter]] = {}
         self._tokenise_failures = self._counter(
             "tokenise_failures_total", "Texts that could not be tokenised", "model", "kind"
         )
@@ -191,7 +177,6 @@ class Metrics:
 
     def _forget(self, label: str, value: str) -> None:
         self._worker_series.clear()
-        self._routed_series.clear()
         for counter in self._labelled:
             if label in counter._labelnames:
                 counter.remove_by_labels({label: value})

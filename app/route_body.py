@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from app.json_body import decode_json, field_problem
 from app.problems import Problem
 from app.route_fields import MAX_TOKEN_ID, MultimodalField, RouteFields
+from app.route_request import KeptRequests, RouteRequest
 from index.native import CORE
 from index.prompt import MultimodalItem
 
@@ -26,34 +27,8 @@ _FIELDS = frozenset(RouteFields.__struct_fields__)
 _MAX_QUERY_FIELDS = 64
 
 
-class RouteRequest(NamedTuple):
-    """What a gateway asks. Exactly one of `tokens`, `prompt` and `messages` is not None.
-
-    `tokens` are little-endian u32 ids, 4 bytes each, at least one. `mm_items` are in order and do not overlap.
-    `reads_cache` is False when the engine will compute the whole prompt whatever it holds (prompt log-probabilities).
-    """
-
-    model: str
-    tokens: bytes | None
-    prompt: str | None
-    messages: list[dict[str, Any]] | None
-    tools: list[dict[str, Any]] | None
-    chat_template_kwargs: dict[str, Any] | None
-    add_generation_prompt: bool
-    lora: str | None
-    cache_salt: str | None
-    extra_key: str | None
-    mm_items: tuple[MultimodalItem, ...]
-    candidates: tuple[str, ...] | None
-    exclude: tuple[str, ...]
-    selector: Mapping[str, str]
-    session_id: str | None
-    max_tokens: int | None
-    priority: int
-    dry_run: bool
-    explain: bool
-    strict: bool
-    reads_cache: bool
+_ENVELOPES = KeptRequests()
+_QUERIES = KeptRequests()
 
 
 def read_route_request(
@@ -64,15 +39,11 @@ def read_route_request(
     `query` is the raw query string; it counts only for `application/octet-stream`, where it holds all other fields.
     `core` reads token lists faster where there is one; the answer does not depend on it.
     """
-    if body_form(content_type) == "json":
-        fields, tokens = _fields_and_tokens(body, core)
-    else:
-        fields = _fields_of(query)
-        tokens = _tokens_from_octets(body)
-    items = _items(fields.mm_items)
-    if tokens is not None:
-        check_prompt(tokens, items, max_prompt_tokens)
-    return _request(fields, tokens, items)
+    json = body_form(content_type) == "json"
+    request = _json_request(body, core) if json else _octets_request(body, query)
+    if request.tokens is not None:
+        check_prompt(request.tokens, request.mm_items, max_prompt_tokens)
+    return request
 
 
 def body_form(content_type: str | None) -> Literal["json", "octets"]:
@@ -102,12 +73,35 @@ def check_prompt(tokens: bytes, mm_items: Sequence[MultimodalItem], max_tokens: 
         raise Problem(422, "an item reaches beyond the end of the prompt", field="mm_items")
 
 
-def _fields_and_tokens(body: bytes, core: ModuleType | None) -> tuple[RouteFields, bytes | None]:
-    """The fields of a JSON request and its token ids, which the native core reads where it can.
-
-    What it returns is the list that the body means if the rest of the body is right. If not, the whole body says why.
-    """
+def _json_request(body: bytes, core: ModuleType | None) -> RouteRequest:
     found = core.token_list(body) if core is not None else None
+    kept = None if found is None else _ENVELOPES.request(found[1], found[0])
+    if kept is not None:
+        return kept
+    fields, tokens = _fields_and_tokens(body, found)
+    request = _request(fields, tokens)
+    if found is not None and tokens is found[0]:
+        _ENVELOPES.keep(found[1], request)
+    return request
+
+
+def _octets_request(body: bytes, query: bytes) -> RouteRequest:
+    kept = _QUERIES.request(query, body)
+    if kept is not None:
+        _check_octets(body)
+        return kept
+    fields = _fields_of(query)
+    _check_octets(body)
+    request = _request(fields, body)
+    _QUERIES.keep(query, request)
+    return request
+
+
+def _fields_and_tokens(body: bytes, found: tuple[bytes, bytes] | None) -> tuple[RouteFields, bytes | None]:
+    """The fields of a JSON request and its token ids, where `found` is what the native core reads of it.
+
+    That is the list that the body means if the rest of the body is right. If not, the whole body says why.
+    """
     if found is not None:
         tokens, envelope = found
         try:
@@ -147,12 +141,11 @@ def _packed(ids: list[int], field: str) -> bytes:
     return packed.tobytes()
 
 
-def _tokens_from_octets(body: bytes) -> bytes:
+def _check_octets(body: bytes) -> None:
     if not body:
         raise Problem(422, "the body holds no token ids", field="token_ids")
     if len(body) % 4:
         raise Problem(422, f"the body must be token ids of 4 bytes each; it has {len(body)} bytes", field="token_ids")
-    return body
 
 
 def _fields_of(query: bytes) -> RouteFields:
@@ -199,7 +192,7 @@ def _items(fields: list[MultimodalField] | None) -> tuple[MultimodalItem, ...]:
     return tuple(items)
 
 
-def _request(fields: RouteFields, tokens: bytes | None, items: tuple[MultimodalItem, ...]) -> RouteRequest:
+def _request(fields: RouteFields, tokens: bytes | None) -> RouteRequest:
     return RouteRequest(
         model=fields.model,
         tokens=tokens,
@@ -211,7 +204,7 @@ def _request(fields: RouteFields, tokens: bytes | None, items: tuple[MultimodalI
         lora=fields.lora or None,
         cache_salt=fields.cache_salt or None,
         extra_key=fields.extra_key or None,
-        mm_items=items,
+        mm_items=_items(fields.mm_items),
         candidates=None if fields.candidates is None else tuple(fields.candidates),
         exclude=tuple(fields.exclude or ()),
         selector=fields.selector or {},

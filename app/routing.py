@@ -18,7 +18,8 @@ from app.instance_body import FinishedReport
 from app.logs import Repeats
 from app.metrics import Metrics
 from app.problems import Problem
-from app.route_body import RouteRequest, check_prompt
+from app.route_body import check_prompt
+from app.route_request import RouteRequest
 from app.settings import LimitSettings
 from app.standings import Standings
 from app.tokenising import tokens_of

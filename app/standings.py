@@ -12,12 +12,13 @@ from math import inf
 
 from app.candidates import Row, matched, row_of, rows_for, unknown_names
 from app.fleet import DEAF_AFTER_S, GONE_AFTER_S, Fleet, Target
-from app.route_body import RouteRequest
+from app.route_request import RouteRequest
 from index.prompt import WorkerMatch
 from index.worker import Worker
 from router.candidate import Candidate
+from router.load_guard import next_time
 from router.route import Router
-from router.standing import Standing, next_time
+from router.standing import Standing
 
 KEPT = 64
 """Ways to ask (model, candidates, exclude, selector, adapter) that are remembered; those used last."""

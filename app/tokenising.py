@@ -10,7 +10,7 @@ import httpx
 
 from app.candidates import named
 from app.fleet import Instance, Target, WorkerState
-from app.route_body import RouteRequest
+from app.route_request import RouteRequest
 from app.settings import LimitSettings
 from engine.tokenise import ChatText, CompletionText, TokeniseError, tokenise
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from math import exp2, inf
+from typing import NamedTuple
 
 from index.worker import Worker
 from router.changes import Changes
@@ -43,6 +44,21 @@ class _Book:
     last: float = -inf
 
 
+class Seen(NamedTuple):
+    """One worker's requests: the cost of the unfinished new ones, and how many are unfinished.
+
+    `oldest` and `oldest_new`: when the first of the unfinished, and of the new, was assigned; infinite where none was.
+    """
+
+    cost: float
+    running: int
+    oldest: float
+    oldest_new: float
+
+
+_NOTHING = Seen(0.0, 0, inf, inf)
+
+
 class Assignments:
     """Requests by id and by worker, everything bounded and expiring (see `RouterSettings`).
 
@@ -65,16 +81,18 @@ class Assignments:
     def advance(self, now: float) -> None:
         """It is `now`."""
         self._now = max(self._now, now)
+        ttl_s = self._settings.request_ttl_s
         while self._requests:
             oldest = next(iter(self._requests))
-            if self._now - self._requests[oldest].at < self._settings.request_ttl_s:
+            if self._now - self._requests[oldest].at < ttl_s:
                 return
             self._drop_request(oldest)
 
     def add(self, request_id: str, worker: Worker, *, weight: float, prompt: int, reusable: int, now: float) -> None:
         """A request was sent to `worker`: `prompt` tokens (0 when not known), of which it reuses `reusable`."""
         self.advance(now)
-        self._drop_request(request_id)
+        if request_id in self._requests:
+            self._drop_request(request_id)
         cost = max(1 - reusable / prompt if prompt else 1.0, self._settings.warm_request_cost)
         cost = round(cost * _COST_STEPS) / _COST_STEPS
         request = self._requests[request_id] = _Request(worker, self._now, cost, max(prompt - reusable, 0))
@@ -127,34 +145,22 @@ class Assignments:
         """Whether first tokens are being reported, so that the prefill tokens in flight mean something."""
         return self._now - self._last_first_token < self._settings.assignment_ttl_s
 
-    def running(self, worker: Worker) -> int:
-        """Requests assigned and neither finished nor expired."""
-        book = self._current(worker)
-        return 0 if book is None else book.running
-
-    def cost_since(self, worker: Worker, since: float) -> float:
-        """The cost of the unfinished requests assigned at or after `since`, in requests (see `warm_request_cost`)."""
-        book = self._current(worker)
+    def seen(self, worker: Worker, since: float) -> Seen:
+        """What counts as the worker's load, with its requests at or after `since` counted as new."""
+        book = self._books.get(worker)
         if book is None:
-            return 0.0
+            return _NOTHING
+        self._expire(book)
         if since < book.since:
             _recount(book, since)
         book.since = since
-        while book.recent and book.recent[0].at < since:
-            request = book.recent.popleft()
+        requests, recent = book.requests, book.recent
+        while recent and recent[0].at < since:
+            request = recent.popleft()
             if not request.finished:
                 book.cost -= request.cost
-        return book.cost
-
-    def oldest(self, worker: Worker) -> tuple[float, float]:
-        """When the oldest request that counts as running was assigned, and the oldest in the last `cost_since`.
-
-        Infinite where there is none.
-        """
-        book = self._current(worker)
-        if book is None:
-            return inf, inf
-        return book.requests[0].at if book.requests else inf, book.recent[0].at if book.recent else inf
+        oldest = requests[0].at if requests else inf
+        return Seen(book.cost, book.running, oldest, recent[0].at if recent else inf)
 
     def prefill_tokens(self, worker: Worker) -> int:
         """Prompt tokens to be computed by requests whose first token is not reported."""

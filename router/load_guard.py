@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, isfinite
 from typing import NamedTuple
 
 from index.worker import Trust, Worker
@@ -13,6 +13,8 @@ from router.candidate import Candidate, WorkerLoad
 from router.settings import RouterSettings
 
 _LEAST_WEIGHT = 1e-6
+_MARGIN_S = 1e-6
+"""So much around a known time the numbers are looked at for every request: comparing clocks rounds."""
 NO_GUESSES: Mapping[Worker, int] = {}
 
 
@@ -87,12 +89,13 @@ def _with_queues(
 class Sight(NamedTuple):
     """What is seen of a worker's load, per weight: the engine's report, own unfinished and own recent requests.
 
-    None: not reported.
+    None: not reported. It stays as it is up to `until`, unless something is reported.
     """
 
     report: float | None
     running: float | None
     recent: float
+    until: float = inf
 
     @property
     def known(self) -> float:
@@ -102,12 +105,28 @@ class Sight(NamedTuple):
 
 def sight_of(candidate: Candidate, assignments: Assignments, settings: RouterSettings, now: float) -> Sight:
     """What is seen of one candidate's load now."""
-    worker, weight, load = candidate.worker, weight_of(candidate), candidate.load
-    requests = reported(load, settings, now)
-    since = now - settings.load_window_s if requests is None or load.sampled_at is None else load.sampled_at
-    own = assignments.cost_since(worker, since)
-    running = assignments.running(worker) / weight if assignments.ends_reported else None
-    return Sight(None if requests is None else (requests + own) / weight, running, own / weight)
+    weight, load = weight_of(candidate), candidate.load
+    requests, sampled_at = reported(load, settings, now), load.sampled_at
+    windowed = requests is None or sampled_at is None
+    since = now - settings.load_window_s if windowed or sampled_at is None else sampled_at
+    cost, count, oldest, oldest_new = assignments.seen(candidate.worker, since)
+    times = [oldest + settings.assignment_ttl_s]
+    if windowed:
+        times.append(oldest_new + settings.load_window_s)
+    if sampled_at is not None:
+        times.append(sampled_at + settings.load_stale_s)
+    report = None if requests is None else (requests + cost) / weight
+    running = count / weight if assignments.ends_reported else None
+    return Sight(report, running, cost / weight, next_time(times, now))
+
+
+def next_time(times: Iterable[float], now: float) -> float:
+    """The first of `times` that is not surely over, less a margin for rounding. Infinite when there is none."""
+    first = inf
+    for time in times:
+        if now <= time + _MARGIN_S and time - _MARGIN_S < first:
+            first = time - _MARGIN_S
+    return first
 
 
 def reported(load: WorkerLoad, settings: RouterSettings, now: float) -> float | None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from index.native import CORE
 from index.worker import Worker
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from index import _core
 
 _STEPS = ((16, 256), (64, 1024))
 _LAST_STEP = 256
@@ -49,6 +55,14 @@ class Predictions:
         found = [Guess(end // 4, list(self._workers[key])) for (_, end), key in keys if key in self._workers]
         return found[::-1]
 
+    def longest(self, tokens: bytes, namespace: str, now: float) -> dict[Worker, int]:
+        """The same by worker, each with the length of its longest prefix in tokens."""
+        longest: dict[Worker, int] = {}
+        for guess in self.holders(tokens, namespace, now):
+            for worker in guess.workers:
+                longest.setdefault(worker, guess.tokens)
+        return longest
+
     def remember(self, tokens: bytes, namespace: str, worker: Worker, now: float) -> None:
         """A request with this prompt was sent to `worker` now."""
         if self._ttl_s <= 0:
@@ -73,7 +87,7 @@ class Predictions:
         self._order = deque(kept)
 
     def _keys(self, tokens: bytes, namespace: str) -> list[int]:
-        key, size = xxh3_64_intdigest(namespace.encode("utf-8", "surrogatepass")), len(tokens)
+        key, size = xxh3_64_intdigest(_area(namespace)), len(tokens)
         keys: list[int] = []
         for start, end in self._spans:
             if end > size:
@@ -92,6 +106,65 @@ class Predictions:
         del workers[worker]
         if not workers:
             del self._workers[key]
+
+
+class NativePredictions:
+    """As `Predictions`, in the native core (index/core/guesses.h); workers go by number there."""
+
+    def __init__(self, module: ModuleType, ttl_s: float, limit: int, boundaries: int) -> None:
+        self._ttl_s = ttl_s
+        self._core: _core.Guesses = module.Guesses(list(islice(_boundary_ends(), boundaries)), limit)
+        self._numbers: dict[Worker, int] = {}
+        self._workers: dict[int, Worker] = {}
+        self._unused: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._core)
+
+    def holders(self, tokens: bytes, namespace: str, now: float) -> list[Guess]:
+        """The workers guessed to hold the prompt's prefixes, the longest prefix first."""
+        found = self._core.holders(tokens, _area(namespace), now)
+        return [Guess(length, [self._workers[number] for number in numbers]) for length, numbers in found]
+
+    def longest(self, tokens: bytes, namespace: str, now: float) -> dict[Worker, int]:
+        """The same by worker, each with the length of its longest prefix in tokens."""
+        found = self._core.longest(tokens, _area(namespace), now)
+        return {self._workers[number]: length for number, length in found}
+
+    def remember(self, tokens: bytes, namespace: str, worker: Worker, now: float) -> None:
+        """A request with this prompt was sent to `worker` now."""
+        if self._ttl_s <= 0:
+            return
+        number = self._numbers.get(worker)
+        if number is None:
+            number = self._named(worker)
+        self._core.remember(tokens, _area(namespace), number, now + self._ttl_s, now)
+
+    def forget(self, worker: Worker) -> None:
+        """Drop all guesses about this worker."""
+        number = self._numbers.pop(worker, None)
+        if number is not None:
+            self._core.forget(number)
+            del self._workers[number]
+            self._unused.append(number)
+
+    def _named(self, worker: Worker) -> int:
+        number = self._unused.pop() if self._unused else len(self._numbers)
+        self._numbers[worker], self._workers[number] = number, worker
+        return number
+
+
+def new_predictions(
+    ttl_s: float, limit: int, boundaries: int, module: ModuleType | None = CORE.module
+) -> Predictions | NativePredictions:
+    """No guesses yet, in the core that serves unless another is given."""
+    if module is None:
+        return Predictions(ttl_s, limit, boundaries)
+    return NativePredictions(module, ttl_s, limit, boundaries)
+
+
+def _area(namespace: str) -> bytes:
+    return namespace.encode("utf-8", "surrogatepass")
 
 
 def _boundary_ends() -> Iterator[int]:

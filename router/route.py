@@ -31,7 +31,7 @@ from router.affinity import SessionAffinity
 from router.assignments import Assignments
 from router.candidate import Candidate, Decision, Reason, RouteQuery
 from router.load_guard import Pressure, pressures, trusted_reuse, weight_of
-from router.predictions import Predictions
+from router.predictions import new_predictions
 from router.settings import RouterSettings
 from router.standing import Standing
 
@@ -47,7 +47,7 @@ class Router:
         self._random = Random() if random is None else random  # noqa: S311
         self._assignments = Assignments(settings)
         self._sessions = SessionAffinity(settings.session_ttl_s, settings.session_limit)
-        self._predictions = Predictions(settings.predict_ttl_s, settings.predict_limit, settings.predict_boundaries)
+        self._predictions = new_predictions(settings.predict_ttl_s, settings.predict_limit, settings.predict_boundaries)
 
     def decide(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Decision | None:
         """The worker for this request; None when no candidate is eligible. The candidates' order does not matter."""
@@ -145,12 +145,7 @@ class Router:
 
     def _guesses(self, query: RouteQuery, now: float) -> dict[Worker, int]:
         """What each will probably hold soon, in tokens."""
-        longest: dict[Worker, int] = {}
-        if query.tokens is not None:
-            for guess in self._predictions.holders(query.tokens, query.namespace, now):
-                for worker in guess.workers:
-                    longest.setdefault(worker, guess.tokens)
-        return longest
+        return {} if query.tokens is None else self._predictions.longest(query.tokens, query.namespace, now)
 
     def _least_loaded(self, candidates: Sequence[Candidate], pressure: dict[Worker, Pressure]) -> Candidate:
         def due(candidate: Candidate) -> tuple[float, float, float, float]:
@@ -176,7 +171,7 @@ class Router:
         return {places[worker]: tokens for worker, tokens in guesses.items() if worker in places}
 
     def _least_loaded_among(self, best: Sequence[int], standing: Standing) -> int:
-        equals = standing.due(best or standing.idlest())
+        equals = standing.due(best or None)
         if len(equals) == 1:
             return equals[0]
         return self._random.choice(sorted(equals, key=lambda place: standing.candidates[place].worker))

@@ -1,10 +1,14 @@
-"""What all tests share: reports that can be sent between processes, whatever text a test captured."""
+"""What all tests share: no example is timed, and reports can be sent between processes whatever text they hold."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.hookimpl(wrapper=True)

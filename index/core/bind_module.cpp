@@ -7,4 +7,5 @@ NB_MODULE(_core, module) {
   kvroute::bind_tokens(module);
   kvroute::bind_blocks(module);
   kvroute::bind_radix(module);
+  kvroute::bind_decision(module);
 }

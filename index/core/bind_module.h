@@ -8,7 +8,7 @@ namespace kvroute {
 void bind_hashes(nanobind::module_& module);
 void bind_radix(nanobind::module_& module);
 void bind_blocks(nanobind::module_& module);
-
+void bind_decision(nanobind::module_& module);
 void bind_tokens(nanobind::module_& module);
 
 }  // namespace kvroute

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.problems import Problem
-from app.route_body import RouteRequest, body_form, check_prompt, read_route_request
+from app.route_body import body_form, check_prompt, read_route_request
 from app.route_fields import RouteFields
+from app.route_request import RouteRequest
 from index.prompt import MultimodalItem
 
 MAX_TOKENS = 1000
@@ -474,3 +475,45 @@ def test_ten_thousand_mutated_bodies_are_requests_or_problems() -> None:
             problem.response()
             statuses.add(problem.status)
     assert statuses == {200, 400, 422}
+
+
+FURTHER = [
+    {},
+    {"lora": "a"},
+    {"candidates": ["x", "y"]},
+    {"session_id": "s"},
+    {"dry_run": True, "selector": {"a": "b"}},
+]
+ITEM = {"mm_items": [{"hash": "a", "offset": 0, "length": 1}]}
+
+
+@pytest.mark.parametrize("field", ["token_ids", "prompt"])
+@given(
+    st.lists(st.tuples(st.sampled_from([*FURTHER, ITEM]), st.lists(st.integers(0, 2**32 - 1), min_size=1)), min_size=1)
+)
+def test_what_was_asked_before_changes_no_request(field: str, asked: list[tuple[dict[str, Any], list[int]]]) -> None:
+    for further, ids in asked:
+        body = {"model": "m", field: ids, **further}
+        raw = json.dumps(body).encode()
+        assert read(raw) == read_route_request(raw, None, b"", MAX_TOKENS, core=None)
+        assert read(raw).tokens == octets(*ids)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["m", "n"]), st.lists(st.integers(0, 9), min_size=1)), min_size=1))
+def test_what_was_asked_before_changes_no_binary_request(asked: list[tuple[str, list[int]]]) -> None:
+    for model, ids in asked:
+        got = read(octets(*ids), OCTETS, f"model={model}&dry_run=1")
+        assert (got.model, got.tokens, got.dry_run) == (model, octets(*ids), True)
+
+
+def test_a_known_request_with_a_prompt_that_does_not_fit_is_refused() -> None:
+    read(request(lora="known"))
+    assert refusal(request(lora="known", token_ids=[1] * (MAX_TOKENS + 1))).field == "token_ids"
+    read(octets(1), OCTETS, "model=known")
+    assert refusal(octets(1) + b"x", OCTETS, "model=known").field == "token_ids"
+    assert refusal(octets(*range(MAX_TOKENS + 1)), OCTETS, "model=known").field == "token_ids"
+
+
+def test_any_number_of_different_requests_is_read() -> None:
+    for number in range(600):
+        assert read(request(lora=f"a{number}")).lora == f"a{number}"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from app.candidates import candidates_for
 from app.fleet import NO_FACTS, Fleet, Instance
 from app.instance_settings import InstanceSettings
-from app.route_body import RouteRequest, read_route_request
+from app.route_body import read_route_request
+from app.route_request import RouteRequest
 from app.standings import KEPT, Standings
 from engine.load import EngineLoad
 from index.worker import Trust, Worker

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.problems import Problem
-from app.route_body import RouteRequest, read_route_request
+from app.route_body import read_route_request
+from app.route_request import RouteRequest
 from tests.support.cores import native_module
 
 MAX_TOKENS = 1 << 20

@@ -174,4 +174,4 @@ def test_the_cost_since_any_time_is_that_of_the_unfinished_requests(seed: int) -
             sent.pop(ended)
         since = now - dice.choice([0.0, 0.5, 2.0, 3.0, 7.0])
         alive = [cost for at, cost in sent.values() if at >= since and at > now - QUICK.assignment_ttl_s]
-        assert assignments.cost_since(worker("a"), since) == pytest.approx(sum(alive), abs=1e-6)
+        assert assignments.seen(worker("a"), since).cost == pytest.approx(sum(alive), abs=1e-6)
