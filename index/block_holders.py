@@ -6,7 +6,7 @@ Common case (one hash per key, one copy): one bit in a mask. The rare rest lies 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Set
 from sys import getsizeof
 
 from xxhash import xxh3_64_digest
@@ -15,8 +15,9 @@ from index.block_walk import walk
 from index.block_worker import BlockWorker, HashDomain
 from index.event import EngineHash
 from index.filed import Filed, Run, Slot, SlotHoldings, Walked
-from index.prompt import Prompt
+from index.prompt import Prompt, WorkerMatch
 from index.request_key import RequestKey, below_joined, split_keys
+from index.worker import Worker
 
 MAX_KEYLESS = 1_000_000
 HASH_BYTES = 48
@@ -246,10 +247,22 @@ class BlockHolders:
         """Whether a worker holds a request key in a group, in any medium."""
         return any(of == group and table.get(key, 0) & worker.bit for (of, _), table in self.tables.items())
 
-    def walk_plain(self, prompt: Prompt) -> list[Walked]:
-        """Leading blocks of all plain workers that hold the first one at least."""
+    def matches(
+        self, prompt: Prompt, names: dict[int, Worker], eagles: Set[int], only: Collection[Worker]
+    ) -> dict[Worker, WorkerMatch]:
+        """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first."""
         plain = sum(worker.bit for worker in self._workers.values() if worker.plain)
-        return walk(self.tables, prompt, self._block_size, plain, 0)
+        size, most = self._block_size, (prompt.length - 1) // self._block_size
+        found: dict[Worker, WorkerMatch] = {}
+        for number, depth, *media in reversed(walk(self.tables, prompt, size, plain, 0)):
+            worker = names[number]
+            if worker in only:
+                blocks = min(depth, most)
+                if blocks > 0 and number in eagles:
+                    blocks -= 1
+                gpu, cpu, disk, other = [count * size for count in media]
+                found[worker] = WorkerMatch(worker, depth * size, blocks * size, (gpu, cpu, disk, other))
+        return found
 
     def walk_one(self, prompt: Prompt, worker: BlockWorker, group: int) -> list[Walked]:
         """Leading blocks of one worker in one group."""

@@ -26,6 +26,8 @@ class BlockIndex:
         self.workers: dict[int, BlockWorker] = {}
         self.grouped: set[int] = set()
         """The workers, by number; and those of them with other groups than one of full attention."""
+        self.eagles: set[int] = set()
+        """Those that decode with EAGLE."""
         self._free: list[int] = []
 
     @property
@@ -38,10 +40,16 @@ class BlockIndex:
         number = self._free.pop() if self._free else len(self.workers)
         if domain is None:
             domain = self.holders.new_domain(pinned=False)
-        worker = BlockWorker(number, domain, eagle, match_unit)
+        worker = BlockWorker(number, domain)
+        self.respec(worker, eagle, match_unit)
         self.holders.enter(worker)
         self.workers[number] = worker
         return worker
+
+    def respec(self, worker: BlockWorker, eagle: bool, match_unit: int | None) -> None:
+        """Take over what was learnt of a worker."""
+        worker.eagle, worker.match_unit = eagle, match_unit
+        (self.eagles.add if eagle else self.eagles.discard)(worker.number)
 
     def learnt(self, worker: BlockWorker) -> None:
         """To be called whenever a worker's group layout may have changed."""
@@ -53,6 +61,7 @@ class BlockIndex:
         removed = self.clear(worker)
         self.holders.leave(worker)
         self.grouped.discard(worker.number)
+        self.eagles.discard(worker.number)
         del self.workers[worker.number]
         self._free.append(worker.number)
         return removed

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from index.block_index import BlockIndex
 from index.block_worker import BlockWorker
 from index.engine_chain import EngineChain
 from index.group_rules import Held, reusable_tokens
-from index.prompt import Prompt, WorkerMatch
+from index.prompt import Prompt
 from index.request_key import RequestKey, prompt_keys
-from index.worker import Worker
 
 MediumCounts = tuple[int, int, int, int]
 NOTHING = (0, 0, 0, 0, 0)
@@ -39,22 +38,6 @@ class LazyKeys:
                 return None
             self._keys.append(key)
         return self._keys[index]
-
-
-def match_plain(
-    index: BlockIndex, prompt: Prompt, names: Mapping[int, Worker], only: Collection[Worker]
-) -> Iterator[WorkerMatch]:
-    """The matches of those of `only` with one full-attention group that hold anything of the prompt."""
-    size, most, workers = index.block_size, (prompt.length - 1) // index.block_size, index.workers
-    for number, depth, gpu, cpu, disk, other in index.holders.walk_plain(prompt):
-        worker = names[number]
-        if worker not in only:
-            continue
-        blocks = min(depth, most)
-        if blocks > 0 and workers[number].eagle:
-            blocks -= 1
-        media = (gpu * size, cpu * size, disk * size, other * size)
-        yield WorkerMatch(worker, depth * size, blocks * size, media)
 
 
 def match_grouped(

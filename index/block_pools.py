@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from index.block_dump import dump_blocks, redo_blocks, restore_blocks
 from index.block_hash import HashIdentity
 from index.block_index import BlockIndex
-from index.block_match import match_grouped, match_plain
+from index.block_match import match_grouped
 from index.block_worker import BlockWorker, HashDomain
 from index.delta import AppliedPayload, Delta
 from index.dump import BlockDump, Operation
@@ -63,7 +63,8 @@ class BlockPools:
         member = self._members[worker]
         member.spec = spec
         if member.blocks is not None:
-            member.blocks.eagle, member.blocks.match_unit = spec.eagle, spec.match_unit
+            assert member.pool is not None
+            member.pool.index.respec(member.blocks, spec.eagle, spec.match_unit)
 
     def remove(self, worker: Worker) -> None:
         """Free a worker and all it alone held."""
@@ -163,17 +164,19 @@ class BlockPools:
 
     def match(
         self, model: str, prompt: Prompt, only: Collection[Worker], lora_path: str | None
-    ) -> Iterator[WorkerMatch]:
+    ) -> dict[Worker, WorkerMatch]:
         """The matches of those of `only` that hold blocks, each in its own pool."""
+        found: dict[Worker, WorkerMatch] = {}
         for pool in [pool for (of, _), pool in self._pools.items() if of == model]:
             names, index = pool.names, pool.index
-            yield from match_plain(index, prompt, names, only)
+            found |= index.holders.matches(prompt, names, index.eagles, only)
             if not index.grouped:
                 continue
             grouped = {number: names[number] for number in index.grouped if names[number] in only}
             chains = self._chains(prompt, grouped, lora_path)
             for number, depth in match_grouped(index, prompt, grouped, chains):
-                yield WorkerMatch(names[number], *depth)
+                found[names[number]] = WorkerMatch(names[number], *depth)
+        return found
 
     def counts(self, worker: Worker) -> tuple[int, int, int, int]:
         """Held blocks per medium (gpu, cpu, disk, other)."""

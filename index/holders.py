@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Protocol
 
 from index import native
@@ -11,8 +11,9 @@ from index.block_worker import BlockWorker, HashDomain
 from index.event import EngineHash
 from index.filed import Filed, Run, Slot, SlotHoldings, Walked
 from index.native_holders import NativeHolders
-from index.prompt import Prompt
+from index.prompt import Prompt, WorkerMatch
 from index.request_key import RequestKey
+from index.worker import Worker
 
 
 class Holders(Protocol):
@@ -66,8 +67,13 @@ class Holders(Protocol):
     def holds_key(self, worker: BlockWorker, group: int, key: RequestKey) -> bool:
         """Whether a worker holds a request key in a group, in any medium."""
 
-    def walk_plain(self, prompt: Prompt) -> Sequence[Walked]:
-        """Leading blocks of all plain workers that hold the first one at least."""
+    def matches(
+        self, prompt: Prompt, names: dict[int, Worker], eagles: Set[int], only: Collection[Worker]
+    ) -> dict[Worker, WorkerMatch]:
+        """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first.
+
+        `names`: the workers by number; `eagles`: those of them that drop a block of what they find.
+        """
 
     def walk_one(self, prompt: Prompt, worker: BlockWorker, group: int) -> Sequence[Walked]:
         """Leading blocks of one worker in one group."""

@@ -108,8 +108,11 @@ class Index:
     def match(
         self, model: str, prompt: Prompt, only: Collection[Worker], lora_path: str | None = None
     ) -> dict[Worker, WorkerMatch]:
-        """How much of `prompt` each of `only` holds; workers without blocks are left out (they hold nothing)."""
-        matches = {match.worker: match for match in self.blocks.match(model, prompt, only, lora_path)}
+        """How much of `prompt` each of `only` holds; workers without blocks are left out (they hold nothing).
+
+        The deepest come first, mostly.
+        """
+        matches = self.blocks.match(model, prompt, only, lora_path)
         matches.update((match.worker, match) for match in self.radix.match(model, prompt, only, lora_path))
         return matches
 

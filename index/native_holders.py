@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Set
 from types import ModuleType
 
 import msgspec
@@ -11,9 +12,9 @@ from index.block_worker import BlockWorker, HashDomain
 from index.delta import AppliedPayload, Delta
 from index.event import EngineHash
 from index.filed import Filed, Run, Slot, SlotHoldings, Walked
-from index.prompt import Prompt
+from index.prompt import Prompt, WorkerMatch
 from index.request_key import RequestKey, items_by_block, joined_extra, root_key
-from index.worker import Medium
+from index.worker import Medium, Worker
 
 PLAIN_ROOT = root_key(None, None)
 
@@ -116,9 +117,13 @@ class NativeHolders:
         held: bool = self._core.holds_key(worker.number, group, key)
         return held
 
-    def walk_plain(self, prompt: Prompt) -> list[Walked]:
-        """Leading blocks of all plain workers that hold the first one at least."""
-        found: list[Walked] = self._core.walk_plain(_root(prompt), prompt.tokens, self._extras(prompt))
+    def matches(
+        self, prompt: Prompt, names: dict[int, Worker], eagles: Set[int], only: Collection[Worker]
+    ) -> dict[Worker, WorkerMatch]:
+        """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first."""
+        found: dict[Worker, WorkerMatch] = self._core.matches(
+            _root(prompt), prompt.tokens, self._extras(prompt), names, eagles, only, WorkerMatch
+        )
         return found
 
     def walk_one(self, prompt: Prompt, worker: BlockWorker, group: int) -> list[Walked]:

@@ -76,21 +76,21 @@ class Router:
         `matches` are those of workers that hold anything; others than the candidates' do not count.
         """
         standing.refresh(now)
-        found = _found_among(standing, matches)
-        guesses = {} if found else self._guesses_among(query, standing, now)
-        if self._assignments.first_tokens_reported and self._settings.backlog_weight:
-            saved = {place: match.reusable for place, match in found.items()}
-            standing.weigh(saved or guesses, query.prompt_tokens or 0)
-        best = _longest_among(standing, found) or _guessed_among(standing, guesses)
+        guesses = self._weighed(query, standing, matches, now)
+        best, longest = _best_among(standing, matches)
+        if not longest:
+            guesses = self._guesses_among(query, standing, now) if guesses is None else guesses
+            best = _guessed_among(standing, guesses)
         session = self._session_among(query, standing, now)
         if session is not None and (session in best if best else not standing.held(session)):
             chosen = session
         else:
             chosen = self._least_loaded_among(best, standing)
-        reusable = found[chosen].reusable if chosen in found else 0
-        longest = max([match.reusable for match in found.values()], default=0)
+        worker = standing.candidates[chosen].worker
+        match = matches.get(worker) if standing.trusted[chosen] else None
+        reusable = 0 if match is None else match.reusable
         reason = _reason_among(query, standing, longest, reusable, chosen == session)
-        return Decision(standing.candidates[chosen].worker, reason, {}, reusable, standing.weights[chosen])
+        return Decision(worker, reason, {}, reusable, standing.weights[chosen])
 
     def record(self, request_id: str, decision: Decision, query: RouteQuery, now: float) -> None:
         """The request goes where `decision` says: count it as load, guess from it, remember the session."""
@@ -160,6 +160,17 @@ class Router:
 
     # The same, among the standing
 
+    def _weighed(
+        self, query: RouteQuery, standing: Standing, matches: Mapping[Worker, WorkerMatch], now: float
+    ) -> dict[int, int] | None:
+        """Weigh queues where first tokens are reported. The guesses, if they had to be looked for."""
+        if not self._assignments.first_tokens_reported or not self._settings.backlog_weight:
+            return None
+        saved = _saved_among(standing, matches)
+        guesses = None if saved else self._guesses_among(query, standing, now)
+        standing.weigh(saved or guesses or {}, query.prompt_tokens or 0)
+        return guesses
+
     def _session_among(self, query: RouteQuery, standing: Standing, now: float) -> int | None:
         if query.session_id is None:
             return None
@@ -210,28 +221,35 @@ def _score(query: RouteQuery, candidate: Candidate, pressure: Pressure) -> float
     return share - 1 if pressure.held else share
 
 
-def _found_among(standing: Standing, matches: Mapping[Worker, WorkerMatch]) -> dict[int, WorkerMatch]:
-    """By place, the matches of candidates that can reuse something and are trusted."""
-    found: dict[int, WorkerMatch] = {}
+def _saved_among(standing: Standing, matches: Mapping[Worker, WorkerMatch]) -> dict[int, int]:
+    """By place, what candidates can reuse: those that can reuse something and are trusted."""
+    saved: dict[int, int] = {}
     for worker, match in matches.items():
         place = standing.places.get(worker) if match.reusable else None
         if place is not None and standing.trusted[place]:
-            found[place] = match
-    return found
+            saved[place] = match.reusable
+    return saved
 
 
-def _longest_among(standing: Standing, found: Mapping[int, WorkerMatch]) -> list[int]:
-    """The places of those not held back that have the best prefix."""
-    first, best = None, list[int]()
-    for place, (_, matched, reusable, media) in found.items():
+def _best_among(standing: Standing, matches: Mapping[Worker, WorkerMatch]) -> tuple[list[int], int]:
+    """The places of those not held back that have the best prefix, and the longest prefix of any that is trusted."""
+    places, trusted = standing.places, standing.trusted
+    first, best, least, longest = None, list[int](), 1, 0
+    for worker, matched, reusable, media in matches.values():
+        if reusable < least:  # most are: the deepest come first
+            continue
+        place = places.get(worker)
+        if place is None or not trusted[place]:
+            continue
+        longest = max(longest, reusable)
         if standing.held(place):
             continue
         quality = reusable, matched, -media[Medium.OTHER], media[Medium.GPU], media[Medium.CPU]
         if first is None or quality > first:
-            first, best = quality, [place]
+            first, best, least = quality, [place], reusable
         elif quality == first:
             best.append(place)
-    return best
+    return best, longest
 
 
 def _guessed_among(standing: Standing, guesses: Mapping[int, int]) -> list[int]:

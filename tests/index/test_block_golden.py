@@ -61,7 +61,7 @@ def play(pools: BlockPools, payload: bytes) -> None:
 def answer(pools: BlockPools, prompt: Prompt) -> int:
     if prompt.lora is not None and PATH_OF[prompt.lora] != prompt.lora_path:
         return 0  # the caller asks only workers that serve the adapter from this path
-    matches = list(pools.match("m", prompt, {WORKER}, prompt.lora_path))
+    matches = list(pools.match("m", prompt, {WORKER}, prompt.lora_path).values())
     for match in matches:
         assert sum(match.by_medium) == match.matched >= match.reusable
     return matches[0].reusable if matches else 0

@@ -119,7 +119,7 @@ class Fleet:
     def check(self, content: Content, tail: int) -> None:
         """Every worker's answer for one prompt."""
         prompt = prompt_of(content, tail)
-        found = {match.worker: match for match in self.pools.match("m", prompt, WORKERS, None)}
+        found = self.pools.match("m", prompt, WORKERS, None)
         for number, worker in enumerate(WORKERS):
             matched, split = self.oracle.matched(number, content)
             windowed = number in WINDOWED and self._layout(number) == 2

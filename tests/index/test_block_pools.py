@@ -59,7 +59,7 @@ class Play:
     ) -> WorkerMatch:
         model = "n" if worker is D else "m"
         prompt = Prompt(array("I", tokens).tobytes(), mm_items=items)
-        found = {match.worker: match for match in self.pools.match(model, prompt, [worker], None)}
+        found = self.pools.match(model, prompt, [worker], None)
         return found.get(worker, WorkerMatch(worker, 0, 0, (0, 0, 0, 0)))
 
     def matched(self, tokens: range | list[int], worker: Worker = A) -> int:
