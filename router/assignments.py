@@ -45,18 +45,21 @@ class _Book:
 
 
 class Seen(NamedTuple):
-    """One worker's requests: the cost of the unfinished new ones, and how many are unfinished.
+    """One worker's requests: the cost of the unfinished new ones, how many are unfinished, their tokens to be computed.
 
-    `oldest` and `oldest_new`: when the first of the unfinished, and of the new, was assigned; infinite where none was.
+    `oldest`, `oldest_new` and `oldest_prefill`: when the first of the unfinished, of the new and of those that wait for
+    their first token was assigned; infinite where none was.
     """
 
     cost: float
     running: int
+    prefill: int
     oldest: float
     oldest_new: float
+    oldest_prefill: float
 
 
-_NOTHING = Seen(0.0, 0, inf, inf)
+_NOTHING = Seen(0.0, 0, 0, inf, inf, inf)
 
 
 class Assignments:
@@ -159,8 +162,9 @@ class Assignments:
             request = recent.popleft()
             if not request.finished:
                 book.cost -= request.cost
-        oldest = requests[0].at if requests else inf
-        return Seen(book.cost, book.running, oldest, recent[0].at if recent else inf)
+        oldest, oldest_new = requests[0].at if requests else inf, recent[0].at if recent else inf
+        oldest_prefill = next(iter(book.prefills)).at if book.prefills else inf
+        return Seen(book.cost, book.running, book.prefill, oldest, oldest_new, oldest_prefill)
 
     def prefill_tokens(self, worker: Worker) -> int:
         """Prompt tokens to be computed by requests whose first token is not reported."""
@@ -239,6 +243,7 @@ class Assignments:
         if book is not None and request in book.prefills:
             del book.prefills[request]
             book.prefill -= request.prefill
+            self.changes.note(request.worker)
 
 
 def _recount(book: _Book, since: float) -> None:

@@ -63,8 +63,7 @@ def pressures(
     pressures = [Pressure(rank, held=sight.known > limit) for sight, rank in zip(sights, ranks, strict=True)]
     if assignments.first_tokens_reported and settings.backlog_weight:
         saved = [max(trusted_reuse(one), guesses.get(one.worker, 0)) for one in candidates]
-        backlogs = [assignments.prefill_tokens(one.worker) / weight_of(one) for one in candidates]
-        queues = list(map(Queue, backlogs, saved))
+        queues = [Queue(sight.backlog, tokens) for sight, tokens in zip(sights, saved, strict=True)]
         pressures = _with_queues(pressures, queues, prompt_tokens, settings.backlog_weight)
     return {candidate.worker: one for candidate, one in zip(candidates, pressures, strict=True)}
 
@@ -89,13 +88,15 @@ def _with_queues(
 class Sight(NamedTuple):
     """What is seen of a worker's load, per weight: the engine's report, own unfinished and own recent requests.
 
-    None: not reported. It stays as it is up to `until`, unless something is reported.
+    None: not reported. `backlog` are the prompt tokens of own requests without a first token. It stays as it
+    is up to `until`, unless something is reported.
     """
 
     report: float | None
     running: float | None
     recent: float
-    until: float = inf
+    backlog: float
+    until: float
 
     @property
     def known(self) -> float:
@@ -109,15 +110,15 @@ def sight_of(candidate: Candidate, assignments: Assignments, settings: RouterSet
     requests, sampled_at = reported(load, settings, now), load.sampled_at
     windowed = requests is None or sampled_at is None
     since = now - settings.load_window_s if windowed or sampled_at is None else sampled_at
-    cost, count, oldest, oldest_new = assignments.seen(candidate.worker, since)
-    times = [oldest + settings.assignment_ttl_s]
+    cost, count, prefill, oldest, oldest_new, oldest_prefill = assignments.seen(candidate.worker, since)
+    times = [oldest + settings.assignment_ttl_s, oldest_prefill + settings.prefill_ttl_s]
     if windowed:
         times.append(oldest_new + settings.load_window_s)
     if sampled_at is not None:
         times.append(sampled_at + settings.load_stale_s)
     report = None if requests is None else (requests + cost) / weight
     running = count / weight if assignments.ends_reported else None
-    return Sight(report, running, cost / weight, next_time(times, now))
+    return Sight(report, running, cost / weight, prefill / weight, next_time(times, now))
 
 
 def next_time(times: Iterable[float], now: float) -> float:

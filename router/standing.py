@@ -11,11 +11,10 @@ from math import inf
 
 from index.worker import Trust
 from router.assignments import Assignments
-from router.backlog import Queue, outweighed
 from router.candidate import Candidate
 from router.load_guard import Sight, guard_limit, rank_of, sight_of, weight_of
 from router.settings import RouterSettings
-from router.standing_table import standing_table
+from router.standing_table import Row, standing_table
 
 
 class Standing:
@@ -29,9 +28,6 @@ class Standing:
         self.places = {candidate.worker: place for place, candidate in enumerate(candidates)}
         self.trusted = [candidate.trust is not Trust.NONE for candidate in candidates]
         self.weights = [weight_of(candidate) for candidate in candidates]
-        self._limit = 0.0
-        self._backlogs: list[float] = []
-        self._outweighed: frozenset[int] = frozenset()
         self._assignments = assignments
         self._settings = settings
         self._sights: list[Sight] = []
@@ -56,31 +52,20 @@ class Standing:
 
     def held(self, place: int) -> bool:
         """Whether the load guard holds the candidate back, or its queue outweighs its prefix."""
-        return self._sights[place].known > self._limit or place in self._outweighed
+        return self._table.held(place)
 
     def weigh(self, saved: Mapping[int, int], prompt_tokens: int) -> None:
         """Weigh queues against prefixes for one request, until the next `refresh`.
 
         `saved`: by place, the tokens that a candidate will not compute, zero where it is left out.
         """
-        assignments = self._assignments
-        pairs = zip(self.candidates, self.weights, strict=True)
-        self._backlogs = [assignments.prefill_tokens(one.worker) / weight for one, weight in pairs]
-        free = [place for place in range(len(self.candidates)) if not self.held(place)]
-        queues = [Queue(self._backlogs[place], saved.get(place, 0)) for place in free]
-        loses = outweighed(queues, prompt_tokens, self._settings.backlog_weight)
-        self._outweighed = frozenset(place for place, lost in zip(free, loses, strict=True) if lost)
+        self._table.weigh(saved, prompt_tokens, self._settings.backlog_weight)
 
     def due(self, places: Sequence[int] | None) -> Sequence[int]:
         """Those of `places` with the least queue, where queues are weighed; of these, with the least rank.
 
         Of these, those with the fewest recent assignments, then longest idle. None: of all that are not held back.
         """
-        if self._backlogs:
-            if places is None:
-                places = [place for place in range(len(self.candidates)) if not self.held(place)]
-            shortest = min([self._backlogs[place] for place in places])
-            places = [place for place in places if self._backlogs[place] == shortest]
         if places is not None and len(places) == 1:
             return places
         return self._table.due(places, self._assignments.now, self._settings.spread_half_life_s)
@@ -89,7 +74,7 @@ class Standing:
         """Take over what changed until `now`."""
         assignments = self._assignments
         assignments.advance(now)
-        self._backlogs, self._outweighed = [], frozenset()
+        self._table.unweigh()
         if now < self._now or assignments.ends_reported is not self._ends_reported:
             self._look_at_all(now)
             return
@@ -132,7 +117,8 @@ class Standing:
     def _put(self, place: int, sight: Sight) -> None:
         """Write down what is seen of one, its rank as if the others were seen in the same way."""
         share, last = self._assignments.share_then(self.candidates[place].worker)
-        self._table.put(place, (rank_of(sight, None), share, last, 1 / self.weights[place], sight.until))
+        numbers = sight.known, sight.backlog, share, last, 1 / self.weights[place], sight.until
+        self._table.put(place, Row(rank_of(sight, None), *numbers))
 
     def _rank_mixed(self) -> None:
         """Where only some engines report, the others count by the average of those."""
@@ -143,4 +129,4 @@ class Standing:
 
     def _settle(self) -> None:
         self._next = self._table.least_until()
-        self._limit = guard_limit(self._table.least_rank(), self._settings)
+        self._table.limit = guard_limit(self._table.least_rank(), self._settings)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import exp2, inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from index.native import CORE
+from router.backlog import Queue, outweighed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -14,60 +15,95 @@ if TYPE_CHECKING:
     from index import _core
 
 
-Row = tuple[float, float, float, float, float]
-"""rank, share, last, one, until.
+class Row(NamedTuple):
+    """One candidate. Times are in seconds.
 
-The load for comparing; the assignments per weight as of the last one, when that was (-inf: never), and what one more
-would add; until when all this stays as it is. Times in seconds.
-"""
+    `rank` is its load for comparing, `known` what of it rests on facts, `backlog` its queue of prompts, in tokens per
+    weight. `share` are its assignments per weight as of the last one, `last` when that was (-inf: never), `one` what
+    one more would add. All this stays as it is up to `until`.
+    """
+
+    rank: float
+    known: float
+    backlog: float
+    share: float
+    last: float
+    one: float
+    until: float
 
 
 class StandingTable:
-    """Rows of all places."""
+    """Rows of all places. `limit` is the known load above which a candidate is held back."""
 
     def __init__(self, count: int) -> None:
-        self._ranks = [0.0] * count
-        self._turns = [(0.0, -inf, 0.0)] * count
-        self._until = [0.0] * count
+        self.limit = inf
+        self._rows = [Row(0.0, 0.0, 0.0, 0.0, -inf, 0.0, 0.0)] * count
+        self._weighed = False
+        self._outweighed: frozenset[int] = frozenset()
 
     def put(self, place: int, row: Row) -> None:
         """Write a row."""
-        self._ranks[place], *_, self._until[place] = row
-        self._turns[place] = row[1:4]
+        self._rows[place] = row
 
     def rank(self, place: int, rank: float) -> None:
         """Write a row's rank alone."""
-        self._ranks[place] = rank
+        self._rows[place] = self._rows[place]._replace(rank=rank)
 
     def ranks(self) -> list[float]:
         """All ranks, by place."""
-        return self._ranks.copy()
+        return [row.rank for row in self._rows]
 
     def least_rank(self) -> float:
         """The smallest rank."""
-        return min(self._ranks)
+        return min([row.rank for row in self._rows])
 
     def least_until(self) -> float:
         """The first time at which a row may be another."""
-        return min(self._until)
+        return min([row.until for row in self._rows])
 
     def over(self, now: float) -> list[int]:
         """The places whose rows may be others by `now`."""
-        return [place for place, until in enumerate(self._until) if until <= now]
+        return [place for place, row in enumerate(self._rows) if row.until <= now]
+
+    def weigh(self, saved: Mapping[int, int], prompt_tokens: int, weight: float) -> None:
+        """Weigh queues against prefixes (router/backlog.py) of those not held back, until `unweigh`.
+
+        `saved`: by place, the tokens that a candidate will not compute, zero where it is left out.
+        """
+        self.unweigh()
+        free = [place for place in range(len(self._rows)) if not self.held(place)]
+        queues = [Queue(self._rows[place].backlog, saved.get(place, 0)) for place in free]
+        loses = outweighed(queues, prompt_tokens, weight)
+        self._weighed = True
+        self._outweighed = frozenset(place for place, lost in zip(free, loses, strict=True) if lost)
+
+    def unweigh(self) -> None:
+        """Queues do not count."""
+        self._weighed, self._outweighed = False, frozenset()
+
+    def held(self, place: int) -> bool:
+        """Whether the candidate is held back, or its queue outweighs its prefix."""
+        return self._rows[place].known > self.limit or place in self._outweighed
 
     def due(self, places: Sequence[int] | None, now: float, half_life_s: float) -> list[int]:
-        """Of some places (None: of all) those of the least rank.
+        """Of some places, those with the least queue, where queues are weighed; of these, those of the least rank.
 
-        Of these, those with the fewest assignments as faded by `now`, with one more; then longest without one.
+        Of these, those with the fewest assignments as faded by `now`, with one more; then longest without one. None: of
+        all, where queues are weighed of those not held back.
         """
-        some = range(len(self._ranks)) if places is None else places
-        least = min([self._ranks[place] for place in some])
-        tied = [place for place in some if self._ranks[place] == least]
+        rows = self._rows
+        some = range(len(rows)) if places is None else places
+        if self._weighed:
+            some = [place for place in some if not self.held(place)] if places is None else some
+            shortest = min([rows[place].backlog for place in some])
+            some = [place for place in some if rows[place].backlog == shortest]
+        least = min([rows[place].rank for place in some])
+        tied = [place for place in some if rows[place].rank == least]
         if len(tied) == 1:
             return tied
         turns = [
             ((share * exp2((last - now) / half_life_s) if share else 0.0) + one, last)
-            for share, last, one in map(self._turns.__getitem__, tied)
+            for _, _, _, share, last, one, _ in map(rows.__getitem__, tied)
         ]
         first = min(turns)
         return [place for place, turn in zip(tied, turns, strict=True) if turn == first]

@@ -1,6 +1,5 @@
 // What router/ keeps in the native core: guesses, and the numbers of its standing candidates.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "core/bind_module.h"
@@ -34,9 +33,27 @@ nb::list longest(Guesses& guesses, const nb::bytes& tokens, const nb::bytes& are
   return found;
 }
 
-StandingNumbers& checked(StandingTable& table, std::size_t place) {
+StandingRow& checked(StandingTable& table, std::size_t place) {
   if (place >= table.size()) throw nb::index_error("no such place");
   return table.at(place);
+}
+
+void put(StandingTable& table, std::size_t place, const nb::tuple& row) {
+  if (row.size() != 7) throw nb::value_error("a row has seven numbers");
+  double numbers[7];
+  for (std::size_t at = 0; at < 7; ++at) numbers[at] = nb::cast<double>(row[at]);
+  const auto [rank, known, backlog, share, last, one, until] = numbers;
+  checked(table, place) = {rank, known, backlog, share, last, one, until};
+}
+
+void weigh(StandingTable& table, const nb::dict& saved, double prompt_tokens, double weight) {
+  std::vector<std::pair<std::uint32_t, double>> pairs;
+  for (const auto [key, tokens] : saved) {
+    const auto place = nb::cast<std::uint32_t>(key);
+    checked(table, place);
+    pairs.emplace_back(place, nb::cast<double>(tokens));
+  }
+  table.weigh(pairs, prompt_tokens, weight);
 }
 
 nb::list listed(const std::vector<std::uint32_t>& places) {
@@ -47,9 +64,9 @@ nb::list listed(const std::vector<std::uint32_t>& places) {
 
 nb::list due(StandingTable& table, const nb::object& places, double now, double half_life_s) {
   if (places.is_none()) return listed(table.due_of_all(now, half_life_s));
-  const auto some = nb::cast<std::vector<std::uint32_t>>(places);
+  auto some = nb::cast<std::vector<std::uint32_t>>(places);
   for (const std::uint32_t place : some) checked(table, place);
-  return listed(table.due(some, now, half_life_s));
+  return listed(table.due(std::move(some), now, half_life_s));
 }
 
 }  // namespace
@@ -66,11 +83,8 @@ void bind_decision(nb::module_& module) {
       .def("forget", &Guesses::forget);
   nb::class_<StandingTable>(module, "StandingTable")
       .def(nb::init<std::size_t>(), nb::arg("count"))
-      .def("put",
-           [](StandingTable& self, std::size_t place, const std::tuple<double, double, double, double, double>& row) {
-             const auto [rank, share, last, one, until] = row;
-             checked(self, place) = {rank, share, last, one, until};
-           })
+      .def_rw("limit", &StandingTable::limit)
+      .def("put", &put)
       .def("rank", [](StandingTable& self, std::size_t place, double rank) { checked(self, place).rank = rank; })
       .def("ranks",
            [](StandingTable& self) {
@@ -81,6 +95,13 @@ void bind_decision(nb::module_& module) {
       .def("least_rank", &StandingTable::least_rank)
       .def("least_until", &StandingTable::least_until)
       .def("over", [](const StandingTable& self, double now) { return listed(self.over(now)); })
+      .def("weigh", &weigh)
+      .def("unweigh", &StandingTable::unweigh)
+      .def("held",
+           [](StandingTable& self, std::size_t place) {
+             checked(self, place);
+             return self.held(place);
+           })
       .def("due", &due, nb::arg("places").none(), nb::arg("now"), nb::arg("half_life_s"));
 }
 

@@ -1,9 +1,7 @@
 #include "core/standing_table.h"
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
-#include <utility>
 
 namespace kvroute {
 namespace {
@@ -11,42 +9,90 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The operations, and their order, are those of the Python form: equal numbers must be equal to the last bit.
-double faded(const StandingNumbers& one, double now, double half_life_s) {
-  return one.share != 0 ? one.share * std::exp2((one.last - now) / half_life_s) : 0.0;
+double faded(const StandingRow& row, double now, double half_life_s) {
+  return row.share != 0 ? row.share * std::exp2((row.last - now) / half_life_s) : 0.0;
+}
+
+// Per number of tokens saved, the shortest queue.
+using Shortest = std::vector<std::pair<double, double>>;
+
+void shorten(Shortest& shortest, double saved, double backlog) {
+  for (auto& [of, least] : shortest) {
+    if (of == saved) {
+      least = std::min(least, backlog);
+      return;
+    }
+  }
+  shortest.emplace_back(saved, backlog);
+}
+
+// `_loses` of router/backlog.py.
+bool loses(double backlog, double saved, const Shortest& shortest, double weight) {
+  return std::any_of(shortest.begin(), shortest.end(), [&](const auto& other) {
+    return weight * (backlog - other.second) > std::max(0.0, saved - other.first);
+  });
 }
 
 }  // namespace
 
 double StandingTable::least_rank() const {
   double least = kInfinity;
-  for (const StandingNumbers& one : numbers_) least = one.rank < least ? one.rank : least;
+  for (const StandingRow& row : rows_) least = std::min(least, row.rank);
   return least;
 }
 
 double StandingTable::least_until() const {
   double least = kInfinity;
-  for (const StandingNumbers& one : numbers_) least = one.until < least ? one.until : least;
+  for (const StandingRow& row : rows_) least = std::min(least, row.until);
   return least;
 }
 
-std::vector<std::uint32_t> StandingTable::over(double now) const {
-  std::vector<std::uint32_t> over;
-  for (std::uint32_t place = 0; place < numbers_.size(); ++place) {
-    if (numbers_[place].until <= now) over.push_back(place);
+StandingTable::Places StandingTable::over(double now) const {
+  Places over;
+  for (std::uint32_t place = 0; place < rows_.size(); ++place) {
+    if (rows_[place].until <= now) over.push_back(place);
   }
   return over;
 }
 
-std::vector<std::uint32_t> StandingTable::due(std::span<const std::uint32_t> places, double now,
-                                              double half_life_s) const {
+void StandingTable::weigh(const std::vector<std::pair<std::uint32_t, double>>& saved, double prompt_tokens,
+                          double weight) {
+  unweigh();
+  weighed_ = true;
+  std::vector<double> tokens(rows_.size());
+  for (const auto& [place, count] : saved) tokens[place] = count;
+  Shortest shortest;
   double least = kInfinity;
-  for (const std::uint32_t place : places) least = numbers_[place].rank < least ? numbers_[place].rank : least;
-  std::vector<std::uint32_t> due;
+  for (std::size_t place = 0; place < rows_.size(); ++place) {
+    if (held(place)) continue;
+    shorten(shortest, tokens[place], rows_[place].backlog);
+    least = std::min(least, rows_[place].backlog);
+  }
+  for (std::size_t place = 0; place < rows_.size(); ++place) {
+    const double backlog = rows_[place].backlog;
+    if (held(place) || !(backlog > least + prompt_tokens)) continue;
+    outweighed_[place] = loses(backlog - prompt_tokens, tokens[place], shortest, weight);
+  }
+}
+
+void StandingTable::unweigh() {
+  if (weighed_) outweighed_.assign(rows_.size(), false);
+  weighed_ = false;
+}
+
+StandingTable::Places StandingTable::due(Places places, double now, double half_life_s) const {
+  double shortest = kInfinity, least = kInfinity;
+  if (weighed_) {
+    for (const std::uint32_t place : places) shortest = std::min(shortest, rows_[place].backlog);
+    std::erase_if(places, [&](std::uint32_t place) { return rows_[place].backlog != shortest; });
+  }
+  for (const std::uint32_t place : places) least = std::min(least, rows_[place].rank);
+  Places due;
   std::pair<double, double> first;
   for (const std::uint32_t place : places) {
-    const StandingNumbers& one = numbers_[place];
-    if (one.rank != least) continue;
-    const std::pair<double, double> turn{faded(one, now, half_life_s) + one.one, one.last};
+    const StandingRow& row = rows_[place];
+    if (row.rank != least) continue;
+    const std::pair<double, double> turn{faded(row, now, half_life_s) + row.one, row.last};
     if (due.empty() || turn < first) {
       first = turn;
       due.clear();
@@ -56,10 +102,12 @@ std::vector<std::uint32_t> StandingTable::due(std::span<const std::uint32_t> pla
   return due;
 }
 
-std::vector<std::uint32_t> StandingTable::due_of_all(double now, double half_life_s) const {
-  std::vector<std::uint32_t> places(numbers_.size());
-  std::iota(places.begin(), places.end(), 0);
-  return due(places, now, half_life_s);
+StandingTable::Places StandingTable::due_of_all(double now, double half_life_s) const {
+  Places places;
+  for (std::uint32_t place = 0; place < rows_.size(); ++place) {
+    if (!weighed_ || !held(place)) places.push_back(place);
+  }
+  return due(std::move(places), now, half_life_s);
 }
 
 }  // namespace kvroute

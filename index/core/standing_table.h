@@ -2,34 +2,42 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <limits>
+#include <utility>
 #include <vector>
 
 namespace kvroute {
 
-// One candidate's load for comparing, its assignments as of the last one, when that was, what one more would add, and
-// until when all this stays as it is.
-struct StandingNumbers {
-  double rank, share, last, one, until;
+// As the Python form says.
+struct StandingRow {
+  double rank = 0, known = 0, backlog = 0, share = 0, last = -std::numeric_limits<double>::infinity(), one = 0, until = 0;
 };
 
 // Candidates are named by their place, from 0.
 class StandingTable {
  public:
-  explicit StandingTable(std::size_t count) : numbers_(count) {}
+  using Places = std::vector<std::uint32_t>;
 
-  std::size_t size() const { return numbers_.size(); }
-  StandingNumbers& at(std::size_t place) { return numbers_[place]; }
+  explicit StandingTable(std::size_t count) : rows_(count), outweighed_(count) {}
+
+  double limit = std::numeric_limits<double>::infinity();
+
+  std::size_t size() const { return rows_.size(); }
+  StandingRow& at(std::size_t place) { return rows_[place]; }
   double least_rank() const;
   double least_until() const;
-  // Those that do not stay as they are beyond `now`.
-  std::vector<std::uint32_t> over(double now) const;
-  // Of some places, those of the least rank; of these, with the fewest assignments, then longest without one.
-  std::vector<std::uint32_t> due(std::span<const std::uint32_t> places, double now, double half_life_s) const;
-  std::vector<std::uint32_t> due_of_all(double now, double half_life_s) const;
+  Places over(double now) const;
+  // `saved`: pairs of place and tokens; zero where a place is left out.
+  void weigh(const std::vector<std::pair<std::uint32_t, double>>& saved, double prompt_tokens, double weight);
+  void unweigh();
+  bool held(std::size_t place) const { return rows_[place].known > limit || outweighed_[place]; }
+  Places due(Places places, double now, double half_life_s) const;
+  Places due_of_all(double now, double half_life_s) const;
 
  private:
-  std::vector<StandingNumbers> numbers_;
+  std::vector<StandingRow> rows_;
+  std::vector<bool> outweighed_;
+  bool weighed_ = false;
 };
 
 }  // namespace kvroute
