@@ -218,6 +218,7 @@ class EventReader {
     if (in_.nil()) return true;
     std::uint32_t count = 0;
     if (!in_.array(count)) return false;
+    event_.extras = count;
     for (; count > 0; --count) {
       if (!in_.nil()) return false;
     }

@@ -72,7 +72,7 @@ def test_every_form_of_a_number_and_of_a_tuple(built: ModuleType, algorithm: str
 def test_a_run_is_the_chain_of_its_blocks(
     built: ModuleType, algorithm: str, parent: bytes, tokens: list[int], size: int
 ) -> None:
-    expected = []
+    expected: list[bytes] = []
     for start in range(0, len(tokens) // size * size, size):
         expected.append(by_python(algorithm, expected[-1] if expected else parent, tokens[start : start + size]))
     assert built.block_digests(algorithm, parent, packed(tokens), size) == b"".join(expected)
