@@ -21,6 +21,11 @@ def block_digests(algorithm: str, parent: bytes, tokens: bytes, block_size: int)
 def token_list(body: bytes) -> tuple[bytes, bytes] | None:
     """The ids of the list in the member token_ids or prompt of a JSON object, and the body with [0] in its place."""
 
+class BlockRule:
+    """How a worker's engine hashes; for `BlockHolders.apply_payload`."""
+
+    def __init__(self, algorithm: str, none_hash: bytes) -> None: ...
+
 class BlockHolders:
     """One pool's storage. Its methods are those of `index/native_holders.py`, by number of worker, group and medium."""
 

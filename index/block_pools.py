@@ -107,11 +107,10 @@ class BlockPools:
         if blocks is None or member.pool is None:
             delta.skip("placeholder")
             return
-        if member.check is not None:
-            passed = member.check.passed(blocks, event, delta)
-            if passed is None:
-                return
-            event = passed
+        passed = self._passed(member, blocks, event, delta)
+        if passed is None:
+            return
+        event = passed
         pool, recording = member.pool, delta.operations is not None
         told = (delta.orphans, delta.lossy, len(blocks.orphans))
         pool.index.store(blocks, event, delta)
@@ -128,6 +127,15 @@ class BlockPools:
         if not isinstance(holders, NativeHolders):
             return None
         return holders.apply_payload(member.blocks, payload, record, member.check)
+
+    @staticmethod
+    def _passed(member: _Member, blocks: BlockWorker, event: BlockStored, delta: Delta) -> BlockStored | None:
+        """The event as far as its hashes allow; None when nothing of it may be filed."""
+        if member.check is not None:
+            return member.check.passed(blocks, event, delta)
+        if member.spec.verify:  # by which identity is not known
+            delta.unchecked += len(event.block_hashes)
+        return event
 
     @staticmethod
     def _record(index: BlockIndex, blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:

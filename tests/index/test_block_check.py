@@ -20,7 +20,7 @@ from index.native import chosen
 from index.pool import WorkerSpec
 from index.prompt import Prompt
 from index.worker import EngineKind, Worker
-from tests.support.cores import need_native
+from tests.support.cores import native_module, need_native
 from tests.support.golden import VLLM, vllm_stream, vllm_streams
 
 WORKER = Worker("a", 0)
@@ -203,7 +203,7 @@ def test_an_engine_whose_blocks_have_never_matched_is_not_called_wrong(core: nat
 def test_what_was_proven_goes_with_the_engines_process(index: Index) -> None:
     apply(index, batch(stored(0)))
     index.restart(WORKER)
-    assert counts(apply(index, batch(wrong(stored(100), 0)))) == (0, 0, 0)
+    assert counts(apply(index, batch(wrong(stored(100), 0)))) == (0, 0, 3)
     index.identify(WORKER, IDENTITY, shared=True)
     assert counts(apply(index, batch(wrong(stored(200), 0)))) == (0, 0, 3)
 
@@ -325,3 +325,12 @@ def test_right_payloads_are_checked_without_decoding() -> None:
     stopped = index.apply_payload(WORKER, batch(stored(300), wrong(stored(400), 1), stored(500)))
     assert stopped is not None
     assert (stopped.done, counts(stopped.delta)) == (1, (3, 0, 0))
+
+
+@need_native
+def test_a_rule_that_cannot_be_is_refused() -> None:
+    built = native_module()
+    with pytest.raises(KeyError, match="md5"):
+        built.BlockRule("md5", bytes(32))
+    with pytest.raises(ValueError, match="none_hash"):
+        built.BlockRule("xxhash", bytes(32))
