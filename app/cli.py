@@ -16,7 +16,7 @@ from app.cli_state import state_commands
 from app.doctor import examine, table
 from app.explain import UnreadableTokens, candidates_table, headline, read_tokens
 from app.logs import configure_logs
-from app.settings import Settings
+from app.settings import HashSettings, Settings
 from app.settings_file import SettingsError, load_settings
 from app.shown import encodable, shown
 from app.terminal import console, fail
@@ -150,16 +150,18 @@ def _tokens(source: str | None) -> list[int]:
 
 def _summary(settings: Settings) -> Table:
     made = Table("setting", "value", title="settings")
-    identity = settings.hash
     made.add_row("state", Text(shown_url(settings.state.get_secret_value())))
-    made.add_row("hash", Text(f"{identity.algorithm}, seed {identity.seed}, {identity.policy}"))
+    made.add_row("hash", _hash(settings.hash))
     for model in settings.models:
-        own = settings.hash_for(model)
-        made.add_row(Text(f"hash of {model}"), Text(f"{own.algorithm}, seed {own.seed}, {own.policy}"))
+        made.add_row(Text(f"hash of {model}"), _hash(settings.hash_for(model)))
     made.add_row("auth", "a token is needed" if settings.auth.token else "open")
     made.add_row("body", f"up to {settings.limits.body_bytes} bytes, {settings.limits.prompt_tokens} tokens")
     made.add_row("log", f"{settings.log.level}, {settings.log.format}")
     return made
+
+
+def _hash(own: HashSettings) -> Text:
+    return Text(f"{own.algorithm}, seed {own.seed}, {own.policy}, verify {own.verify}")
 
 
 def _instances(settings: Settings) -> Table:

@@ -112,7 +112,8 @@ class Following:
         """What the index must know of the instance's workers."""
         own = self._instance.settings
         unit = own.prefix_match_unit if own.prefix_match_unit is not None else self._instance.facts.prefix_match_unit
-        return WorkerSpec(own.model, own.engine, own.speculative == "eagle", unit)
+        verify = own.engine is EngineKind.VLLM and self._around.identities.all_verified(own.model)
+        return WorkerSpec(own.model, own.engine, own.speculative == "eagle", unit, verify)
 
     def _source(self, rank: int) -> Source | None:
         own, facts, tracked = self._instance.settings, self._instance.facts, self._instance.workers[rank]

@@ -47,17 +47,32 @@ class HashCheck:
         self._look_again = look_again
         self._failures = 0
         self._roots = 0
+        self._contradicted = False
         self._misfiled: dict[tuple[str, str], int] = {}
 
     def new_process(self) -> None:
         """Everything learnt from the process is open again."""
         self._failures = self._roots = 0
+        self._contradicted = False
         self._tracked.hash, self._tracked.refused, self._tracked.advice = UNVERIFIED, False, None
 
     @property
     def settled(self) -> bool:
         """Whether `judged` has nothing more to say about the base model's blocks."""
-        return self._tracked.hash.status == "verified"
+        return self._tracked.hash.status == "verified" or self._contradicted
+
+    def contradicted(self) -> None:
+        """A stored block has a wrong hash, by the identity of the worker's others. Open again in its next process.
+
+        Until then no root block outweighs it: what is asked for again would hold the wrong one too.
+        """
+        identity = self._tracked.hash.identity
+        if self._contradicted or identity is None:
+            return
+        self._contradicted = True
+        report = self._identity.contradicted(identity)
+        _log.error("a stored block's hash does not follow from its tokens", **self._tracked.names, advice=report.advice)
+        self._mismatch(report)
 
     def restored(self, identity: HashIdentity, shared: bool) -> bool:
         """The worker's hashes were verified before, in the process that it resumes; `shared`: as the fleet's.
@@ -104,7 +119,7 @@ class HashCheck:
     # The base model's blocks
 
     def _judge_base(self, event: BlockStored) -> None:
-        if self._tracked.hash.status == "verified" or not self._due():
+        if self.settled or not self._due():
             return
         report = self._identity.judge(event, {})
         if report is not None:
@@ -115,6 +130,8 @@ class HashCheck:
         return self._failures < JUDGED_FAILURES or self._roots % JUDGED_EVERY == 0
 
     def _take(self, report: HashReport) -> None:
+        if self._contradicted:
+            return
         if report.status == "verified":
             self._verified(report)
         else:

@@ -28,6 +28,10 @@ class Identities:
         """Whether a deviating instance of this model is refused."""
         return self._settings.hash_for(model).policy == "enforce"
 
+    def all_verified(self, model: str) -> bool:
+        """Whether every stored block of this model is checked, not only roots."""
+        return self._settings.hash_for(model).verify == "all"
+
     def forget(self, model: str) -> None:
         """The model has no instance left: the next one sets the identity anew."""
         self._identities.pop(model, None)

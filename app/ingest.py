@@ -189,7 +189,17 @@ class WorkerIngest:
         for reason, count in delta.skipped.items():
             tracked.wire_errors[reason] += count
             self._metrics.skipped(tracked.worker, reason, count)
+        if delta.matched or delta.mismatched or delta.unchecked:
+            self._verified(delta)
         return delta.operations
+
+    def _verified(self, delta: Delta) -> None:
+        """What the check of stored blocks found. One that is wrong has the consequence of a wrong root block."""
+        self._metrics.verified(self._tracked.worker, delta.matched, delta.mismatched, delta.unchecked)
+        if delta.mismatched and self._check is not None:
+            self._check.contradicted()
+            if not self._usable():
+                self._begin_lineage(anew=True)
 
     def _save(self, seq: int, payload: bytes, ts: float | None, operations: list[Recorded] | None) -> None:
         """Hand what was applied to the state writer, which waits for nothing."""

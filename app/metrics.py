@@ -104,6 +104,11 @@ class Metrics:
         """Events could not be used, or had nothing to say to the index."""
         self._skipped.labels(worker.instance, reason).inc(count)
 
+    def verified(self, worker: Worker, matched: int, mismatched: int, unchecked: int) -> None:
+        """Stored blocks were checked against their tokens. All three series appear with the first."""
+        for outcome, count in (("match", matched), ("mismatch", mismatched), ("unchecked", unchecked)):
+            self._of_worker(self._verified, worker, outcome).inc(count)
+
     def gap(self, worker: Worker, missing: int) -> None:
         """Sequence numbers were missing, whether or not replay fills them."""
         self._gaps.labels(*_names(worker)).inc()
@@ -158,6 +163,9 @@ class Metrics:
         self._gaps = self._counter("event_gaps_total", "Gaps in sequence numbers", *worker)
         self._missing = self._counter("event_missing_batches_total", "Batches missing in gaps when seen", *worker)
         self._skipped = self._counter("events_skipped_total", "Single events not applied", "instance", "reason")
+        self._verified = self._counter(
+            "blocks_verified_total", "Stored blocks checked against their tokens", *worker, "outcome"
+        )
         self._wire_errors = self._counter("event_wire_errors_total", "Unusable messages", "instance", "reason")
         self._resets = self._counter("worker_resets_total", "Times a worker's index was emptied", *worker, "reason")
 

@@ -43,6 +43,10 @@ class HashSettings(BaseModel):
         description='auto, none (PYTHONHASHSEED is not set), or the PYTHONHASHSEED text in quotes, like "42"',
     )
     policy: Literal["enforce", "translate"] = Field(default="enforce", description="enforce or translate")
+    verify: Literal["roots", "all"] = Field(
+        default="roots",
+        description="roots: first blocks, until one proves the identity; all: every stored block that can be",
+    )
 
     @model_validator(mode="after")
     def _derivable(self) -> Self:
@@ -56,7 +60,7 @@ class ModelSettings(BaseModel):
 
     model_config = CLOSED
 
-    hash: HashSettings = Field(default_factory=HashSettings, description="algorithm, seed, policy")
+    hash: HashSettings = Field(default_factory=HashSettings, description="algorithm, seed, policy, verify")
 
 
 class AuthSettings(BaseModel):
@@ -141,7 +145,7 @@ class Settings(BaseModel):
         default=True, description="false: the state of SGLang instances, which holds prompt tokens, is not stored"
     )
     state_store: StateSettings = Field(default_factory=StateSettings, description="times and bounds of the state store")
-    hash: HashSettings = Field(default_factory=HashSettings, description="algorithm, seed, policy")
+    hash: HashSettings = Field(default_factory=HashSettings, description="algorithm, seed, policy, verify")
     models: dict[ModelName, ModelSettings] = Field(default_factory=dict, description="model name to {hash: {...}}")
     auth: AuthSettings = Field(default_factory=AuthSettings, description="token")
     limits: LimitSettings = Field(default_factory=LimitSettings, description="sizes and times")

@@ -100,6 +100,15 @@ class ModelIdentity:
             return None
         return HashReport("mismatch", found, self.expected, _advice(root, found, self.expected, self._settings))
 
+    def contradicted(self, identity: HashIdentity) -> HashReport:
+        """The report on an engine that hashes by `identity` and has announced a block with another hash."""
+        advice = (
+            f"the hash of a stored block does not follow from its tokens by {_words(identity)}, as those of this "
+            "engine's other blocks do: its events are changed on their way, or two engines publish at one endpoint; "
+            "restart it when that is mended (hash.verify: roots looks at first blocks alone)"
+        )
+        return HashReport("mismatch", identity, self.expected, advice)
+
     def _find(self, root: _Root) -> HashIdentity | None:
         thorough = not root.doubtful
         found = next((identity for identity in self._candidates if self._derives(root, identity, thorough)), None)

@@ -13,8 +13,20 @@ def has_sha_instructions() -> bool: ...
 def prompt_keys(root: bytes, tokens: bytes, block_size: int) -> bytes:
     """The request keys of the whole blocks, joined, 8 bytes each."""
 
+def block_digest(algorithm: str, parent: bytes, tokens: bytes) -> bytes | None:
+    """vLLM's hash of one block without extra keys; None when only Python hashes it (a parent of more than 64 bytes, or
+    more than 8,192 tokens). KeyError for an algorithm that is not known."""
+
+def block_digests(algorithm: str, parent: bytes, tokens: bytes, block_size: int) -> bytes | None:
+    """Those of the whole blocks below a parent, joined."""
+
 def token_list(body: bytes) -> tuple[bytes, bytes] | None:
     """The ids of the list in the member token_ids or prompt of a JSON object, and the body with [0] in its place."""
+
+class BlockRule:
+    """How a worker's engine hashes; for `BlockHolders.apply_payload`."""
+
+    def __init__(self, algorithm: str, none_hash: bytes) -> None: ...
 
 class BlockHolders:
     """One pool's storage. Its methods are those of `index/native_holders.py`, by number of worker, group and medium."""

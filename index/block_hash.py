@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 import cbor2
 import xxhash
 
+from index import native
 from index.event import EngineHash, ExtraKey
 from index.prompt import MultimodalItem
 from index.request_key import items_by_block
@@ -55,6 +57,10 @@ def none_hash(identity: HashIdentity) -> bytes:
 
 def block_hash(algorithm: str, parent: bytes, tokens: Sequence[int], extra: BlockExtra) -> bytes:
     """The full digest of one block: 32 bytes for sha256*, 16 for xxhash*. `parent` is a full digest too."""
+    if extra is None and native.CORE.module is not None and (packed := _packed(tokens)) is not None:
+        digest: bytes | None = native.CORE.module.block_digest(algorithm, parent, packed)
+        if digest is not None:
+            return digest
     keys: object = extra
     if extra and not algorithm.endswith("_cbor"):
         keys = tuple(_as_received(key) for key in extra)
@@ -65,13 +71,36 @@ def chain(
     identity: HashIdentity, tokens: Sequence[int], block_size: int, extras: Sequence[BlockExtra] | None = None
 ) -> list[bytes]:
     """The digests of a prompt's full blocks, first to last; a rest shorter than `block_size` has none."""
+    count = len(tokens) // block_size
+    if not extras and (packed := _packed(tokens)) is not None:
+        return run_digests(identity.algorithm, none_hash(identity), packed, block_size)
     digests: list[bytes] = []
     parent = none_hash(identity)
-    for number in range(len(tokens) // block_size):
+    for number in range(count):
         block = tokens[number * block_size : (number + 1) * block_size]
         parent = block_hash(identity.algorithm, parent, block, extras[number] if extras else None)
         digests.append(parent)
     return digests
+
+
+def run_digests(algorithm: str, parent: bytes, tokens: bytes, block_size: int) -> list[bytes]:
+    """The digests of whole blocks without extra keys below `parent`, a full digest. `tokens`: little-endian u32."""
+    if native.CORE.module is not None:
+        joined: bytes | None = native.CORE.module.block_digests(algorithm, parent, tokens, block_size)
+        if joined is not None:
+            size = digest_size(algorithm)
+            return [joined[at : at + size] for at in range(0, len(joined), size)]
+    digests: list[bytes] = []
+    ids = array("I", tokens)
+    for number in range(len(ids) // block_size):
+        parent = block_hash(algorithm, parent, ids[number * block_size : (number + 1) * block_size], None)
+        digests.append(parent)
+    return digests
+
+
+def digest_size(algorithm: str) -> int:
+    """Bytes of a full digest."""
+    return 16 if algorithm.startswith("xxhash") else 32
 
 
 def tag_extra_keys(
@@ -131,6 +160,14 @@ def wire_matches(digest: bytes, wire: EngineHash) -> bool:
     if isinstance(wire, bytes):
         return digest == wire
     return wire_uint64(digest) == wire & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def _packed(tokens: Sequence[int]) -> bytes | None:
+    """The ids as the native core takes them; None when one of them has no 32 bits."""
+    try:
+        return array("I", tokens).tobytes()
+    except OverflowError:
+        return None
 
 
 def _digest(algorithm: str, value: object) -> bytes:

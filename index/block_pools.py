@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from index.block_check import BlockCheck
 from index.block_dump import dump_blocks, redo_blocks, restore_blocks
 from index.block_hash import HashIdentity
 from index.block_index import BlockIndex
@@ -41,6 +42,7 @@ class _Member:
     blocks: BlockWorker | None = None
     identity: HashIdentity | None = None
     shared: bool = False
+    check: BlockCheck | None = None
 
 
 class BlockPools:
@@ -80,13 +82,15 @@ class BlockPools:
         member = self._members[worker]
         cleared = self.clear(worker)
         self._leave(member)
-        member.identity, member.shared = None, False
+        member.identity, member.shared, member.check = None, False, None
         return cleared
 
     def identify(self, worker: Worker, identity: HashIdentity, shared: bool) -> None:
         """A root block was re-derived with `identity`; `shared`: it is the fleet's identity."""
         member = self._members[worker]
         member.identity = identity
+        if member.spec.verify and (member.check is None or member.check.identity != identity):
+            member.check = BlockCheck(identity)
         if shared and not member.shared:
             member.shared = True
             if member.pool and member.blocks:
@@ -104,6 +108,10 @@ class BlockPools:
         if blocks is None or member.pool is None:
             delta.skip("placeholder")
             return
+        passed = self._passed(member, blocks, event, delta)
+        if passed is None:
+            return
+        event = passed
         pool, recording = member.pool, delta.operations is not None
         told = (delta.orphans, delta.lossy, len(blocks.orphans))
         pool.index.store(blocks, event, delta)
@@ -117,7 +125,18 @@ class BlockPools:
         if member.pool is None or member.blocks is None or member.blocks.orphans:
             return None
         holders = member.pool.index.holders
-        return holders.apply_payload(member.blocks, payload, record) if isinstance(holders, NativeHolders) else None
+        if not isinstance(holders, NativeHolders):
+            return None
+        return holders.apply_payload(member.blocks, payload, record, member.check)
+
+    @staticmethod
+    def _passed(member: _Member, blocks: BlockWorker, event: BlockStored, delta: Delta) -> BlockStored | None:
+        """The event as far as its hashes allow; None when nothing of it may be filed."""
+        if member.check is not None:
+            return member.check.passed(blocks, event, delta)
+        if member.spec.verify:  # by which identity is not known
+            delta.unchecked += len(event.block_hashes)
+        return event
 
     @staticmethod
     def _record(index: BlockIndex, blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:

@@ -14,14 +14,20 @@ class Delta:
 
     `stored`, `removed` count (block, medium, group) holdings that appeared or vanished; `cleared` counts
     AllBlocksCleared; `skipped` counts unusable events by reason; `orphans` counts blocks parked or dropped because
-    their parent is not known. `operations` is a list when what was applied is to be recorded; it becomes None when
-    recording cannot tell the whole effect (orphans, a worker that changed its pool), so that a snapshot is due.
+    their parent is not known. Where stored blocks are checked, `matched` counts those whose hash follows from their
+    tokens, `mismatched` those with another hash, which are not filed, `unchecked` all the rest.
+
+    `operations` is a list when what was applied is to be recorded; it becomes None when recording cannot tell the whole
+    effect (orphans, a worker that changed its pool), so that a snapshot is due.
     """
 
     stored: int = 0
     removed: int = 0
     cleared: int = 0
     orphans: int = 0
+    matched: int = 0
+    mismatched: int = 0
+    unchecked: int = 0
     lossy: bool = False
     operations: list[Recorded] | None = None
     skipped: dict[str, int] = field(default_factory=dict)

@@ -8,6 +8,8 @@ from types import ModuleType
 import msgspec
 
 from index import block_holders
+from index.block_check import BlockCheck
+from index.block_hash import HashIdentity, none_hash
 from index.block_worker import BlockWorker, HashDomain
 from index.delta import AppliedPayload, Delta
 from index.event import EngineHash
@@ -24,6 +26,8 @@ class NativeHolders:
 
     def __init__(self, module: ModuleType, block_size: int) -> None:
         self._core = module.BlockHolders(block_size)
+        self._new_rule = module.BlockRule
+        self._rules: dict[HashIdentity, object] = {}
         self._block_size = block_size
 
     def new_domain(self, pinned: bool) -> HashDomain:
@@ -54,17 +58,33 @@ class NativeHolders:
             size, kind = 0, ""
         self._core.set_layout(worker.number, worker.plain, 0 in worker.settled, size, kind)
 
-    def apply_payload(self, worker: BlockWorker, payload: bytes, record: bool) -> AppliedPayload | None:
-        """Apply a payload whose events are all plain, as far as they are; None, and no change, for any other."""
-        applied = self._core.apply_payload(worker.number, PLAIN_ROOT, payload, record)
+    def apply_payload(
+        self, worker: BlockWorker, payload: bytes, record: bool, check: BlockCheck | None = None
+    ) -> AppliedPayload | None:
+        """Apply a payload whose events are all plain, as far as they are; None, and no change, for any other.
+
+        With `check` it also stops before a store that has a wrong hash.
+        """
+        rule, proven_size = (None, 0) if check is None else (self._rule(check.identity), check.proven_size)
+        applied = self._core.apply_payload(worker.number, PLAIN_ROOT, payload, record, rule, proven_size)
         if applied is None:
             return None
-        ts, events, done, stores, removals, stored, removed, conflicts, operations = applied
+        ts, events, done, stores, removals, stored, removed, conflicts, operations, matched, unchecked = applied
         delta = Delta(stored, removed, operations=[msgspec.Raw(one) for one in operations] if record else None)
+        if check is not None:
+            delta.matched, delta.unchecked = matched, unchecked
+            if matched:
+                check.proven_size = self._block_size
         if conflicts:
             delta.skipped["hash_conflict"] = conflicts
             delta.lossy, delta.operations = True, None
         return AppliedPayload(ts, events, done, stores, removals, delta)
+
+    def _rule(self, identity: HashIdentity) -> object:
+        rule = self._rules.get(identity)
+        if rule is None:
+            rule = self._rules[identity] = self._new_rule(identity.algorithm, none_hash(identity))
+        return rule
 
     def claim(self, worker: BlockWorker, slot: Slot, block: EngineHash) -> bool | None:
         """One more copy of a block, by its hash. True: a new holding; None: no room for one without a known meaning."""

@@ -8,12 +8,16 @@ from index.worker import EngineKind
 
 
 class WorkerSpec(NamedTuple):
-    """What must be known of a worker before its events: model, engine, EAGLE (vLLM does not show it), match unit."""
+    """What must be known of a worker before its events: model, engine, EAGLE (vLLM does not show it), match unit.
+
+    `verify`: the hash of every stored block is derived again, as far as it can be.
+    """
 
     model: str
     engine: EngineKind
     eagle: bool = False
     match_unit: int | None = None
+    verify: bool = False
 
 
 class PoolStats(NamedTuple):

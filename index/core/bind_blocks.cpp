@@ -3,6 +3,7 @@
 #include <nanobind/stl/pair.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "core/bind_module.h"
@@ -332,20 +333,37 @@ nb::dict matches(const Pool& pool, const nb::bytes& root, const nb::bytes& token
   return found;
 }
 
+BlockRule rule_from(const nb::str& algorithm, const nb::bytes& none_hash) {
+  const std::optional<HashAlgorithm> known = algorithm_named(algorithm.c_str());
+  if (!known) throw nb::key_error(algorithm.c_str());
+  BlockRule rule{*known, {BlockDigester(*known).digest_size(), {}}};
+  if (none_hash.size() != rule.none_hash.size) throw nb::value_error("none_hash is a digest of the algorithm");
+  std::ranges::copy(bytes_of(none_hash), rule.none_hash.bytes.begin());
+  return rule;
+}
+
 nb::object apply_payload(Pool& pool, std::uint32_t number, const nb::bytes& root, const nb::bytes& payload,
-                         bool record) {
+                         bool record, const BlockRule* rule, std::uint32_t proven_size) {
   PlainPayload plain;
   if (!read_plain(bytes_of(payload), plain)) return nb::none();
-  const Applied applied = apply_plain(pool.holders, number, pool.layout(number), key_from(root), plain, record);
+  std::optional<BlockCheck> check;
+  if (rule != nullptr) check.emplace(*rule, proven_size);
+  const Applied applied = apply_plain(pool.holders, number, pool.layout(number), key_from(root), plain, record,
+                                      check ? &*check : nullptr);
   nb::list operations;
   for (const std::vector<std::uint8_t>& one : applied.operations) operations.append(nb::bytes(one.data(), one.size()));
   return nb::make_tuple(plain.ts, plain.events.size(), applied.done, applied.stores, applied.removals,
-                        applied.stored, applied.removed, applied.conflicts, operations);
+                        applied.stored, applied.removed, applied.conflicts, operations, check ? check->matched() : 0,
+                        check ? check->unchecked() : 0);
 }
 
 }  // namespace
 
 void bind_blocks(nb::module_& module) {
+  nb::class_<BlockRule>(module, "BlockRule")
+      .def("__init__", [](BlockRule* self, const nb::str& algorithm, const nb::bytes& none_hash) {
+        new (self) BlockRule(rule_from(algorithm, none_hash));
+      });
   nb::class_<Pool>(module, "BlockHolders")
       .def(nb::init<std::size_t>(), nb::arg("block_size"))
       .def("new_domain", [](Pool& pool, bool pinned) { return pool.holders.new_domain(pinned); })
@@ -382,7 +400,8 @@ void bind_blocks(nb::module_& module) {
               std::uint32_t number, std::uint32_t group) {
              return walked(pool, root, tokens, extras, pool.just(number), group);
            })
-      .def("apply_payload", &apply_payload)
+      .def("apply_payload", &apply_payload, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("rule").none(),
+           nb::arg("proven_size"))
       .def("distinct", [](const Pool& pool) { return pool.holders.distinct(); })
       .def("entries", [](const Pool& pool) { return pool.holders.entries(); })
       .def("size_bytes", [](const Pool& pool) { return pool.holders.size_bytes(); });

@@ -8,8 +8,9 @@ namespace {
 class Applying {
  public:
   Applying(BlockHolders& holders, std::uint32_t number, const Layout& layout, RequestKey root,
-           const PlainPayload& payload, bool record)
-      : holders_(holders), number_(number), layout_(layout), root_(root), payload_(payload), record_(record) {}
+           const PlainPayload& payload, bool record, BlockCheck* check)
+      : holders_(holders), number_(number), layout_(layout), root_(root), payload_(payload), record_(record),
+        check_(check) {}
 
   Applied all() {
     for (const PlainEvent& event : payload_.events) {
@@ -41,7 +42,7 @@ class Applying {
 
   bool store(const PlainEvent& event) {
     RequestKey key;
-    if (!fits(event) || !parent_key(event, key)) return false;
+    if (!fits(event) || !parent_key(event, key) || (check_ && !check_->passes(payload_, event))) return false;
     handles_.clear();
     for (std::size_t at = 0; at < event.count; ++at) {
       handles_.push_back(holders_.hashes().enter(payload_.hashes[event.first + at]));
@@ -125,6 +126,7 @@ class Applying {
   RequestKey root_;
   const PlainPayload& payload_;
   bool record_;
+  BlockCheck* check_;
   std::vector<Handle> handles_;
   Applied applied_;
 };
@@ -132,8 +134,8 @@ class Applying {
 }  // namespace
 
 Applied apply_plain(BlockHolders& holders, std::uint32_t number, const Layout& layout, RequestKey root,
-                    const PlainPayload& payload, bool record) {
-  return Applying(holders, number, layout, root, payload, record).all();
+                    const PlainPayload& payload, bool record, BlockCheck* check) {
+  return Applying(holders, number, layout, root, payload, record, check).all();
 }
 
 }  // namespace kvroute

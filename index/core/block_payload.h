@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/block_check.h"
 #include "core/block_holders.h"
 #include "core/wire.h"
 
@@ -18,7 +19,7 @@ struct Layout {
   std::string kind;  // empty: not said
 };
 
-// `done` events were applied; the first of the rest needs what only Python knows or decides.
+// `done` events were applied; the first of the rest needs what only Python knows or decides, or has a wrong hash.
 struct Applied {
   std::size_t done = 0;
   std::size_t stores = 0, removals = 0;
@@ -26,7 +27,8 @@ struct Applied {
   std::vector<std::vector<std::uint8_t>> operations;
 };
 
+// `check` looks at the hashes of what is stored; null: nobody does.
 Applied apply_plain(BlockHolders& holders, std::uint32_t number, const Layout& layout, RequestKey root,
-                    const PlainPayload& payload, bool record);
+                    const PlainPayload& payload, bool record, BlockCheck* check = nullptr);
 
 }  // namespace kvroute

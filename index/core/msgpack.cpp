@@ -110,6 +110,27 @@ bool MsgpackReader::number(std::uint64_t& number, bool& is_negative) {
   return true;
 }
 
+// The usual forms (one byte, and 8, 16, 32 bits behind a tag) without a branch that depends on the id.
+bool MsgpackReader::ids(std::uint32_t* ids, std::size_t count) {
+  constexpr unsigned kUnused[] = {24, 16, 0}, kSize[] = {2, 3, 5};
+  for (std::size_t at = 0; at < count; ++at) {
+    if (left() >= 5 && (*at_ < 0x80 || (*at_ >= 0xcc && *at_ <= 0xce))) {
+      const std::uint8_t tag = *at_;
+      const unsigned form = tag < 0x80 ? 0 : tag & 3;
+      const std::uint32_t behind = std::uint32_t{at_[1]} << 24 | std::uint32_t{at_[2]} << 16 |
+                                   std::uint32_t{at_[3]} << 8 | std::uint32_t{at_[4]};
+      ids[at] = tag < 0x80 ? tag : behind >> kUnused[form];
+      at_ += tag < 0x80 ? 1 : kSize[form];
+      continue;
+    }
+    std::uint64_t id = 0;
+    bool is_negative = false;
+    if (!number(id, is_negative) || is_negative || id > 0xffffffff) return false;
+    ids[at] = static_cast<std::uint32_t>(id);
+  }
+  return true;
+}
+
 bool MsgpackReader::real(double& value) {
   std::uint64_t bits = 0;
   if (next_is(0xcb) && behind_tag(8, bits)) {

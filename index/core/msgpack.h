@@ -23,6 +23,8 @@ class MsgpackReader {
   bool binary(std::span<const std::uint8_t>& bytes);
   // A whole number; a negative one as its two's complement.
   bool number(std::uint64_t& number, bool& is_negative);
+  // So many whole numbers from 0 to 2^32-1, one after the other; where it fails it has moved.
+  bool ids(std::uint32_t* ids, std::size_t count);
   bool real(double& value);
   bool boolean();
 

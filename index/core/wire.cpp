@@ -166,13 +166,7 @@ class EventReader {
     event_.tokens = count;
     const std::size_t first = out_.tokens.size();
     out_.tokens.resize(first + count);  // no more than the bytes that are left
-    for (std::uint32_t at = 0; at < count; ++at) {
-      std::uint64_t token = 0;
-      bool negative = false;
-      if (!in_.number(token, negative) || negative || token > 0xffffffff) return false;
-      out_.tokens[first + at] = static_cast<std::uint32_t>(token);
-    }
-    return true;
+    return in_.ids(out_.tokens.data() + first, count);
   }
 
   bool bounded(std::uint64_t most, std::uint64_t& value) {
@@ -218,6 +212,7 @@ class EventReader {
     if (in_.nil()) return true;
     std::uint32_t count = 0;
     if (!in_.array(count)) return false;
+    event_.extras = count;
     for (; count > 0; --count) {
       if (!in_.nil()) return false;
     }

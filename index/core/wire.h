@@ -25,6 +25,7 @@ struct PlainEvent {
   std::uint32_t block_size = 0;
   std::string_view kind;  // empty: not said
   std::optional<std::uint32_t> window;
+  std::size_t extras = 0;  // for so many blocks it is said that they have no extra keys
 };
 
 // Views into the payload's bytes: good as long as these are.

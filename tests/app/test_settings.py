@@ -84,6 +84,7 @@ def test_the_documented_example_is_read(file: Path) -> None:
         "algorithm": "sha256_cbor",
         "seed": "none",
         "policy": "enforce",
+        "verify": "roots",
     }
 
 

@@ -202,6 +202,24 @@ def test_a_fleet_that_was_seeded_anew_is_not_measured_by_what_was_stored(
         assert [matched(running, prompt(number))["one"] for number in (1, 2)] == [0, 64]
 
 
+def test_of_an_engine_that_announced_a_wrong_block_nothing_is_left_stored(
+    server: RedisServer, publisher: Publisher
+) -> None:
+    own, checked = instance("one", publisher), {"hash": {"verify": "all"}}
+    wrong = vllm_stored(prompt(2))
+    wrong["block_hashes"][2] ^= 1
+    run(server, own, publisher, stored(1), **checked)
+    for _ in range(2):  # the second router meets it in the replay
+        with serving(settings(server, own, **checked)) as running:
+            publisher.wait_for_subscriber()
+            if publisher.next_seq == 1:
+                assert matched(running, prompt(1)) == {"one": 64}
+                publisher.publish(batch(None, [wrong]))
+            running.wait_for_state("one", "refused")
+            wait_until(lambda: not server.command("EXISTS", KEYS.snapshot, KEYS.log), 5, lambda: everything(server))
+            assert matched(running, prompt(1)) == {"one": 0}
+
+
 def test_what_was_stored_under_another_identity_is_not_used(
     server: RedisServer, publisher: Publisher, log_lines: LogLines
 ) -> None:

@@ -10,6 +10,21 @@ void must(bool holds) {
   if (!holds) std::abort();
 }
 
+// The second worker's hashes are checked: what is counted are the blocks of the stores that were applied.
+void apply_checked(kvroute::BlockHolders& holders, std::uint32_t number, const kvroute::Layout& layout,
+                   const kvroute::PlainPayload& payload, std::uint8_t choice) {
+  using namespace kvroute;
+  const auto algorithm = static_cast<HashAlgorithm>(choice >> 4 & 3);
+  const BlockRule rule{algorithm, {BlockDigester(algorithm).digest_size(), {}}};
+  BlockCheck check(rule, choice & 8 ? layout.block_size : 0);
+  const Applied applied = apply_plain(holders, number, layout, 1, payload, false, &check);
+  std::size_t blocks = 0;
+  for (std::size_t at = 0; at < applied.done; ++at) {
+    if (payload.events[at].is_store) blocks += payload.events[at].count;
+  }
+  must(check.matched() + check.unchecked() == blocks);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -25,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     PlainPayload payload;
     if (!read_plain(part, payload)) continue;
     const Applied applied = apply_plain(holders, 0, layout, 1, payload, true);
-    apply_plain(holders, 70, layout, 1, payload, false);
+    apply_checked(holders, 70, layout, payload, data[0]);
     must(applied.done <= payload.events.size() && applied.operations.size() <= applied.done);
     for (const PlainEvent& event : payload.events) {
       walk(holders, {1, payload.token_bytes(event), 4u * layout.block_size, {}}, {1, 1u << 6}, 0);

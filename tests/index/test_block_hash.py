@@ -27,6 +27,8 @@ from index.block_hash import (
 from index.event import ExtraKey
 from index.prompt import MultimodalItem
 
+pytestmark = pytest.mark.usefixtures("core")
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 VECTORS: dict[str, Any] = json.loads((GOLDEN / "vllm" / "hash_vectors.json").read_text())
 CASES: dict[str, dict[str, Any]] = {case["name"]: case for case in VECTORS["cases"]}
