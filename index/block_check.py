@@ -46,8 +46,7 @@ class BlockCheck:
             return event
         delta.mismatched += 1
         delta.unchecked += count - matched - 1
-        delta.skip("hash_mismatch")
-        delta.lossy = True
+        delta.lose("hash_mismatch")
         return _first(event, matched) if matched else None
 
     def _matched(self, event: BlockStored) -> tuple[int, bool]:

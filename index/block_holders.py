@@ -109,6 +109,8 @@ class BlockHolders:
             count = held.get(block)
             if count is not None:
                 held[block] = count + 1
+                if block not in known:
+                    self.learn(domain, block, key)
                 continue
             meaning = known.get(block)
             if meaning is not None and meaning != key:

@@ -116,8 +116,7 @@ class BlockIndex:
         if not event.tokens or event.block_size <= 0:
             return self._file_placeholder(worker, event, delta)
         if event.bigrams or expected > len(event.tokens):
-            delta.skip("shape")
-            delta.lossy = True
+            delta.lose("shape")
             return False
         spec = worker.groups[event.group]
         partial = event.block_size < spec.block_size
@@ -148,8 +147,7 @@ class BlockIndex:
         filed = self.holders.file_run(worker, (event.group, event.medium), run)
         delta.stored += filed.stored
         if filed.conflict:
-            delta.skip("hash_conflict")
-            delta.lossy = True
+            delta.lose("hash_conflict")
         return not filed.conflict or filed.filed > 0
 
     def _file_by_hash(self, worker: BlockWorker, event: BlockStored, delta: Delta) -> bool:
@@ -170,8 +168,7 @@ class BlockIndex:
     def _claim(self, worker: BlockWorker, event: BlockStored, block: EngineHash, delta: Delta) -> None:
         new = self.holders.claim(worker, (event.group, event.medium), block)
         if new is None:
-            delta.skip("keyless")
-            delta.lossy = True
+            delta.lose("keyless")
         elif new:
             delta.stored += 1
 

@@ -100,8 +100,10 @@ class BlockPools:
         """Apply one store."""
         member = self._members[worker]
         if member.blocks is not None and member.blocks.contradicts(event):
-            delta.skip("block_size")
-            delta.lossy = True
+            delta.lose("block_size")
+            return
+        if member.blocks is not None and member.blocks.is_full_of_groups(event):
+            delta.lose("group_limit")
             return
         before = member.pool
         blocks = self._place(worker, member, event)
@@ -113,10 +115,10 @@ class BlockPools:
             return
         event = passed
         pool, recording = member.pool, delta.operations is not None
-        told = (delta.orphans, delta.lossy, len(blocks.orphans))
+        told = (delta.orphans, delta.losses, len(blocks.orphans))
         pool.index.store(blocks, event, delta)
         if recording:
-            same = told == (delta.orphans, delta.lossy, len(blocks.orphans))
+            same = told == (delta.orphans, delta.losses, len(blocks.orphans))
             self._record(pool.index, blocks, event, delta, whole=same and pool is before)
 
     def apply_payload(self, worker: Worker, payload: bytes, record: bool) -> AppliedPayload | None:

@@ -11,6 +11,9 @@ from index.group_rules import GroupSpec
 from index.orphans import Orphans
 from index.request_key import RequestKey
 
+MAX_GROUPS = 256
+"""KV cache groups of one worker; engines have a few."""
+
 
 @dataclass(slots=True)
 class HashDomain:
@@ -56,6 +59,10 @@ class BlockWorker:
     def contradicts(self, event: BlockStored) -> bool:
         """Whether the event's block size cannot be its group's: larger than what is certain."""
         return event.group in self.settled and event.block_size > self.groups[event.group].block_size
+
+    def is_full_of_groups(self, event: BlockStored) -> bool:
+        """Whether the event's group would be one too many: each store looks at all of them."""
+        return event.group not in self.groups and len(self.groups) >= MAX_GROUPS
 
     def holdings(self, slot: Slot) -> dict[EngineHash, int]:
         """The counted hashes of one slot, made on first use."""

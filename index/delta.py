@@ -29,6 +29,7 @@ class Delta:
     mismatched: int = 0
     unchecked: int = 0
     lossy: bool = False
+    losses: int = 0
     operations: list[Recorded] | None = None
     skipped: dict[str, int] = field(default_factory=dict)
 
@@ -36,6 +37,12 @@ class Delta:
         """Note one applied event, when operations are recorded."""
         if self.operations is not None:
             self.operations.append(operation)
+
+    def lose(self, reason: str) -> None:
+        """Count one event that was not used, or not wholly, and whose effect on the cache is not known now."""
+        self.skip(reason)
+        self.lossy = True
+        self.losses += 1
 
     def skip(self, reason: str) -> None:
         """Count one event that was not used."""

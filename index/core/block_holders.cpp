@@ -131,6 +131,7 @@ void BlockHolders::hold(std::uint32_t number, SlotId slot, std::span<const Handl
     const PairSlot* known = domain.keys.find(hashes[at]);
     if (held.hashes.find(hashes[at]) != nullptr) {
       ++held.copies.insert(hashes[at]).first->value;
+      if (known == nullptr) learn(domain, hashes[at], keys[at]);
       continue;
     }
     if (known != nullptr && known->value != keys[at]) continue;

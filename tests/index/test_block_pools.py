@@ -324,3 +324,12 @@ def test_what_is_learnt_of_a_worker_later_counts_at_once(play: Play) -> None:
     play.store(A, [11, 12], range(1, 9))
     play.pools.respec(A, WorkerSpec("m", EngineKind.VLLM, eagle=True))
     assert play.match(range(1, 10))[1:3] == (8, 4)
+
+
+def test_groups_beyond_the_bound_are_refused(play: Play) -> None:
+    for group in range(300):
+        play.store(A, [1], range(1, 5), group=group, kind="full_attention")
+    assert play.delta.skipped == {"group_limit": 300 - 256}
+    assert play.delta.lossy
+    play.store(A, [2], range(5, 9), parent=1, group=255, kind="full_attention")
+    assert play.delta.skipped == {"group_limit": 300 - 256}

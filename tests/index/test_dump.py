@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from array import array
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.wire import decode
 from index.dump import BlockDump, Dump, RadixDump, Recorded
+from index.event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EngineHash,
+    EventBatch,
+    KVEvent,
+    SkippedEvent,
+)
 from index.index import Index
 from index.pool import WorkerSpec
 from index.prompt import MultimodalItem, Prompt
-from index.worker import EngineKind, Worker
+from index.worker import EngineKind, Medium, Worker
 from tests.support.golden import Row, Stream, sglang_stream, vllm_stream, vllm_streams
 
 pytestmark = pytest.mark.usefixtures("core")
@@ -102,6 +114,57 @@ def test_a_dump_at_any_point_and_the_operations_after_it_give_the_same_holdings(
     for copy in copies:
         copy.remove(WORKER)
         assert list(copy.stats()) == []
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 1 << 32))
+def test_odd_events_are_recorded_as_they_were_applied(seed: int) -> None:
+    dice, asked = Random(seed), [Prompt(array("I", range(length)).tobytes()) for length in (3, 5, 9, 13)]
+    original, copies = fresh(), list[Index]()
+    for _ in range(12):
+        batch = EventBatch(1.0, [odd_event(dice) for _ in range(dice.randint(1, 3))], 0)
+        delta = original.apply(WORKER, batch, record=True)
+        if delta.operations is None:
+            copies = []
+        for copy in copies:
+            assert copy.redo(WORKER, delta.operations or [])
+            assert [copy.match("m", one, [WORKER]) for one in asked] == [
+                original.match("m", one, [WORKER]) for one in asked
+            ]
+            assert copy.counts(WORKER) == original.counts(WORKER)
+        dump = original.dump(WORKER)
+        if dump is not None and dump.whole:
+            copies = [*copies[-2:], fresh()]
+            copies[-1].restore(WORKER, dump)
+
+
+def fresh() -> Index:
+    index = Index()
+    index.add(WORKER, WorkerSpec("m", EngineKind.VLLM))
+    return index
+
+
+def odd_event(dice: Random) -> KVEvent:
+    """A store or removal of a few of the blocks 1 to 6 (two tokens each); some stores have another shape."""
+    first, count = dice.randint(1, 4), dice.randint(1, 2)
+    blocks: list[EngineHash] = list(range(first, first + count))
+    medium, group = dice.choice([Medium.GPU, Medium.GPU, Medium.CPU]), dice.choice([0, 0, 0, 1])
+    deed = dice.random()
+    if deed < 0.35:
+        return BlockRemoved(blocks, medium, group)
+    if deed < 0.4:
+        return SkippedEvent("malformed", lossy=True)
+    if deed < 0.43:
+        return AllBlocksCleared()
+    tokens = list(range((first - 1) * 2, (first - 1 + count) * 2))
+    shape = dice.random()
+    if shape < 0.2:
+        tokens = tokens[:-1] if shape < 0.1 else [*tokens, 99]
+    kind, window = ("full_attention", None) if group == 0 else ("sliding_window", 4)
+    parent = first - 1 if first > 1 else None
+    size = 4 if dice.random() < 0.05 else 2
+    packed = array("I", tokens).tobytes()
+    return BlockStored(blocks, parent, packed, size, medium, group=group, kind=kind, window=window)
 
 
 def test_a_dump_of_another_kind_is_refused() -> None:
