@@ -251,6 +251,6 @@ class Following:
 def _apply(signals: deque[Signal], ingest: WorkerIngest, end: float) -> None:
     """Apply what waits, at least one, until it is `end`; what is left stays."""
     while signals:
-        ingest.take(signals.popleft())
+        ingest.take(signals)
         if time.perf_counter() > end:
             return

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import msgspec
 
 from index import block_holders
 from index.block_worker import BlockWorker, HashDomain
-from index.delta import AppliedPayload, Delta
+from index.delta import AppliedPayload, AppliedRun, Delta
 from index.event import EngineHash
 from index.filed import Filed, Run, Slot, SlotHoldings, Walked
 from index.prompt import Prompt
@@ -56,14 +57,13 @@ class NativeHolders:
     def apply_payload(self, worker: BlockWorker, payload: bytes, record: bool) -> AppliedPayload | None:
         """Apply a payload whose events are all plain, as far as they are; None, and no change, for any other."""
         applied = self._core.apply_payload(worker.number, PLAIN_ROOT, payload, record)
-        if applied is None:
-            return None
-        ts, events, done, stores, removals, stored, removed, conflicts, operations = applied
-        delta = Delta(stored, removed, operations=[msgspec.Raw(one) for one in operations] if record else None)
-        if conflicts:
-            delta.skipped["hash_conflict"] = conflicts
-            delta.lossy, delta.operations = True, None
-        return AppliedPayload(ts, events, done, stores, removals, delta)
+        return None if applied is None else _told(applied, record)
+
+    def apply_payloads(self, worker: BlockWorker, payloads: list[bytes], record: bool) -> AppliedRun:
+        """Apply the first of the payloads, as long as they are plain and applied wholly."""
+        *run, begun, recorded = self._core.apply_payloads(worker.number, PLAIN_ROOT, payloads, record)
+        named = [(ts, [msgspec.Raw(one) for one in operations]) for ts, operations in recorded]
+        return AppliedRun(*run, None if begun is None else _told(begun, record), named)
 
     def claim(self, worker: BlockWorker, slot: Slot, block: EngineHash) -> bool | None:
         """One more copy of a block, by its hash. True: a new holding; None: no room for one without a known meaning."""
@@ -150,6 +150,16 @@ class NativeHolders:
             return []
         items = items_by_block(prompt.mm_items, prompt.length, self._block_size)
         return [(number, joined_extra(items[number])) for number in sorted(items)]
+
+
+def _told(applied: tuple[Any, ...], record: bool) -> AppliedPayload:
+    """The core's account of one payload."""
+    ts, events, done, stores, removals, stored, removed, conflicts, operations = applied
+    delta = Delta(stored, removed, operations=[msgspec.Raw(one) for one in operations] if record else None)
+    if conflicts:
+        delta.skipped["hash_conflict"] = conflicts
+        delta.lossy, delta.operations = True, None
+    return AppliedPayload(ts, events, done, stores, removals, delta)
 
 
 def _root(prompt: Prompt) -> RequestKey:

@@ -270,15 +270,50 @@ nb::list walked(const Pool& pool, const nb::bytes& root, const nb::bytes& tokens
   return found;
 }
 
+nb::list operations_of(const Applied& applied) {
+  nb::list operations;
+  for (const std::vector<std::uint8_t>& one : applied.operations) operations.append(nb::bytes(one.data(), one.size()));
+  return operations;
+}
+
+nb::tuple told(const PlainPayload& plain, const Applied& applied) {
+  return nb::make_tuple(plain.ts, plain.events.size(), applied.done, applied.stores, applied.removals,
+                        applied.stored, applied.removed, applied.conflicts, operations_of(applied));
+}
+
 nb::object apply_payload(Pool& pool, std::uint32_t number, const nb::bytes& root, const nb::bytes& payload,
                          bool record) {
   PlainPayload plain;
   if (!read_plain(bytes_of(payload), plain)) return nb::none();
-  const Applied applied = apply_plain(pool.holders, number, pool.layout(number), key_from(root), plain, record);
-  nb::list operations;
-  for (const std::vector<std::uint8_t>& one : applied.operations) operations.append(nb::bytes(one.data(), one.size()));
-  return nb::make_tuple(plain.ts, plain.events.size(), applied.done, applied.stores, applied.removals,
-                        applied.stored, applied.removed, applied.conflicts, operations);
+  return told(plain, apply_plain(pool.holders, number, pool.layout(number), key_from(root), plain, record));
+}
+
+// Payloads in order, until one is not plain, or is not applied to its end, or conflicts: how many before that, the last
+// one's time, their stores and removals, what that one did if it was begun, and with `record` the time and the
+// operations of each.
+nb::tuple apply_payloads(Pool& pool, std::uint32_t number, const nb::bytes& root, const nb::list& payloads,
+                         bool record) {
+  const RequestKey key = key_from(root);
+  PlainPayload plain;
+  std::size_t whole = 0, stores = 0, removals = 0;
+  double ts = 0;
+  nb::object begun = nb::none();
+  nb::list recorded;
+  for (nb::handle payload : payloads) {
+    plain.clear();
+    if (!read_plain(bytes_of(nb::cast<nb::bytes>(payload)), plain)) break;
+    const Applied applied = apply_plain(pool.holders, number, pool.layout(number), key, plain, record);
+    if (applied.done < plain.events.size() || applied.conflicts > 0) {
+      begun = told(plain, applied);
+      break;
+    }
+    ++whole;
+    stores += applied.stores;
+    removals += applied.removals;
+    ts = plain.ts;
+    if (record) recorded.append(nb::make_tuple(plain.ts, operations_of(applied)));
+  }
+  return nb::make_tuple(whole, ts, stores, removals, begun, recorded);
 }
 
 }  // namespace
@@ -324,6 +359,7 @@ void bind_blocks(nb::module_& module) {
              return walked(pool, root, tokens, extras, pool.just(number), group);
            })
       .def("apply_payload", &apply_payload)
+      .def("apply_payloads", &apply_payloads)
       .def("distinct", [](const Pool& pool) { return pool.holders.distinct(); })
       .def("entries", [](const Pool& pool) { return pool.holders.entries(); })
       .def("size_bytes", [](const Pool& pool) { return pool.holders.size_bytes(); });
