@@ -18,6 +18,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
+from engine.frames import MOST, waiting
 from engine.sequence import Sequence
 from engine.stream import (
     BadFrame,
@@ -177,7 +178,7 @@ class Listener:
     def _slice(self) -> Iterator[None]:
         """As often as one step may read from a socket."""
         end = time.perf_counter() + READ_S
-        for _ in range(self._limits.drain_batches):
+        for _ in range(0, self._limits.drain_batches, MOST):
             yield
             if time.perf_counter() > end:
                 return
@@ -211,14 +212,14 @@ class Listener:
         """Take what was published. Whether some may be left."""
         assert self._events is not None
         for _ in self._slice():
-            try:
-                frames = self._events.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            messages, more = waiting(self._events)
+            for frames in messages:
+                if len(frames) != 3:
+                    self._bad_frames.append(BadFrame("frame_count"))
+                elif not self._topic or frames[0] == self._topic:
+                    self._live(frames[1], frames[2], now)
+            if not more:
                 return False
-            if len(frames) != 3:
-                self._bad_frames.append(BadFrame("frame_count"))
-            elif not self._topic or frames[0] == self._topic:
-                self._live(frames[1], frames[2], now)
         return True
 
     def _live(self, seq: bytes, payload: bytes, now: float) -> None:
@@ -267,19 +268,19 @@ class Listener:
         if self._dealer is None:
             return False
         for _ in self._slice():
-            try:
-                frames = self._dealer.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            messages, more = waiting(self._dealer)
+            for frames in messages:
+                if len(frames) not in (3, 4):
+                    self._bad_frames.append(BadFrame("replay_frame_count"))
+                elif len(frames[-2]) != 8:
+                    self._bad_frames.append(BadFrame("replay_seq_length"))
+                elif (seq := int.from_bytes(frames[-2], "big")) == END_SEQ:
+                    self._sequence.replay_end(self._dealer_ask, now)
+                    return False
+                else:
+                    self._sequence.replayed(self._dealer_ask, seq, frames[-1], now)
+            if not more:
                 return False
-            if len(frames) not in (3, 4):
-                self._bad_frames.append(BadFrame("replay_frame_count"))
-            elif len(frames[-2]) != 8:
-                self._bad_frames.append(BadFrame("replay_seq_length"))
-            elif (seq := int.from_bytes(frames[-2], "big")) == END_SEQ:
-                self._sequence.replay_end(self._dealer_ask, now)
-                return False
-            else:
-                self._sequence.replayed(self._dealer_ask, seq, frames[-1], now)
         return True
 
     # Fingerprints

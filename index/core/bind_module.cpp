@@ -5,6 +5,7 @@ NB_MODULE(_core, module) {
   module.doc() = "The native core of index/: the same answers as its Python form, faster and smaller.";
   kvroute::bind_hashes(module);
   kvroute::bind_tokens(module);
+  kvroute::bind_frames(module);
   kvroute::bind_blocks(module);
   kvroute::bind_radix(module);
 }
