@@ -18,6 +18,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
+from engine.bells import Bells
 from engine.frames import MOST, waiting
 from engine.sequence import Sequence
 from engine.stream import (
@@ -59,8 +60,9 @@ class Listener:
     """One worker followed: `async with Listener(...) as listener: async for signals in listener: ...`.
 
     Each step yields what is ready, in order, never an empty list; the iteration has no end. Who shares the loop among
-    several listeners waits with `ready` and reads with `take` when it is this one's turn. A slow consumer loses
-    nothing: both sockets receive without a high-water mark. `fingerprint` tells what identifies the engine's process;
+    several listeners has itself told (`tell`) and reads with `take` when it is this one's turn. A slow consumer loses
+    nothing: both sockets receive without a high-water mark. `bells` watches the sockets of several listeners together.
+    `fingerprint` tells what identifies the engine's process;
     an error, None or no answer within `fingerprint_s` count as unknown. With `resume`, a `Resumed` says that what the
     consumer holds up to that position stays, or a `Clear` that it does not, before the first `Batch`. Entering raises
     `zmq.ZMQError` for an endpoint that is not one. Needs an event loop with `add_reader`.
@@ -73,6 +75,7 @@ class Listener:
         limits: ListenerLimits,
         fingerprint: Callable[[], Awaitable[str | None]],
         resume: Position | None = None,
+        bells: Bells | None = None,
     ) -> None:
         self._context: zmq.Context[Socket] = zmq.Context.shadow(context.underlying)
         self._source = source
@@ -80,8 +83,12 @@ class Listener:
         self._limits = limits
         self._fingerprint = fingerprint
         self._sequence = Sequence(limits, source.replay is not None, resume)
+        self._bells = Bells() if bells is None else bells
         self._wake = asyncio.Event()
+        self._tell: Callable[[], None] = self._wake.set
         self._wake.set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._link_rang = True
         self._bad_frames: list[BadFrame] = []
         self._link_events: deque[int] = deque()
         self._events: Socket | None = None
@@ -90,16 +97,17 @@ class Listener:
         self._dealer_ask = 0
         self._inquiries: set[asyncio.Task[None]] = set()
         self._inquiry_id = 0
-        self._more = False
+        self.more = False
+        """Whether `take` left something."""
 
     def resync(self, reason: str) -> bool:
         """Forget and replay from 0 (a `Clear(reason, ...)` follows). False: done lately, or nothing new would come."""
-        self._wake.set()
+        self._tell()
         return self._sequence.resync(reason, asyncio.get_running_loop().time())
 
     def told_process(self, fingerprint: str) -> None:
         """The engine's fingerprint as somebody else read it: another one than that of the followed process restarts."""
-        self._wake.set()
+        self._tell()
         self._sequence.told_process(fingerprint, asyncio.get_running_loop().time())
 
     @property
@@ -128,6 +136,7 @@ class Listener:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close_sockets()
+        self._cancel_alarm()
         self._cancel_inquiries()
         await asyncio.gather(*self._inquiries, return_exceptions=True)
 
@@ -136,44 +145,61 @@ class Listener:
 
     async def __anext__(self) -> list[Signal]:
         while True:
-            await self.ready()
+            await self._ready()
             if signals := self.take():
                 return signals
 
-    async def ready(self) -> None:
+    async def _ready(self) -> None:
         """Until there may be something to take; others get the loop first: a busy stream must not own it."""
-        if self._more:
+        if self.more:
             await asyncio.sleep(0)
-        elif not self._wake.is_set():
-            await self._sleep()
+        else:
+            await self._wake.wait()
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """Have `call` called whenever there may be something to take, from now on and at once; instead of iterating.
+
+        It is called from the loop or from one of this object's methods, and must not take.
+        """
+        self._tell = call
+        call()
 
     def take(self) -> list[Signal]:
-        """What is ready, in order; perhaps nothing. Reads for a bounded time."""
+        """What is ready, in order; perhaps nothing. Reads for a bounded time. When `more`, nobody is told of the rest."""
         self._wake.clear()
-        return self._step()
+        signals = self._step()
+        self._set_alarm()
+        return signals
 
     def _step(self) -> list[Signal]:
         now = asyncio.get_running_loop().time()
-        self._read_monitor()
+        if self._link_rang:
+            self._read_monitor()
         events_left = self._read_events(now)
         self._apply_link_events(events_left, now)
-        self._more = self._read_dealer(now) or events_left or bool(self._link_events)
+        self.more = self._read_dealer(now) or events_left or bool(self._link_events)
         self._sequence.tick(now)
         self._ask()
         self._inquire()
         bad_frames, self._bad_frames = self._bad_frames, []
         return [*bad_frames, *self._sequence.take()]
 
-    async def _sleep(self) -> None:
+    def _set_alarm(self) -> None:
+        """One that rings too early is left as it is: the time moves on with every batch."""
         deadline = self._sequence.deadline()
-        if deadline is None:
-            await self._wake.wait()
+        if deadline is None or (self._alarm is not None and self._alarm.when() <= deadline):
             return
-        alarm = asyncio.get_running_loop().call_at(deadline, self._wake.set)
-        try:
-            await self._wake.wait()
-        finally:
-            alarm.cancel()
+        self._cancel_alarm()
+        self._alarm = asyncio.get_running_loop().call_at(deadline, self._ring_alarm)
+
+    def _ring_alarm(self) -> None:
+        self._alarm = None
+        self._tell()
+
+    def _cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     def _slice(self) -> Iterator[None]:
         """As often as one step may read from a socket."""
@@ -195,12 +221,17 @@ class Listener:
         events.set(zmq.RECONNECT_IVL_MAX, 500)  # a restarted engine's old blocks are claimed until then
         monitor: Socket = events.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._monitor = monitor
-        self._watch(monitor)
+        self._bells.watch(monitor.FD, self._ring_link)
         events.subscribe(self._topic)
         events.connect(self._source.events)
 
+    def _ring_link(self) -> None:
+        self._link_rang = True
+        self._tell()
+
     def _read_monitor(self) -> None:
         assert self._monitor is not None, "used outside its `async with`"
+        self._link_rang = False
         while True:
             try:
                 message: Any = recv_monitor_message(self._monitor, zmq.NOBLOCK)
@@ -254,7 +285,7 @@ class Listener:
             self._dealer = self._open_socket(zmq.DEALER)
             self._dealer.connect(self._source.replay)
             self._dealer.send_multipart([b"", ask.start.to_bytes(8, "big")], zmq.NOBLOCK)
-            self._wake.set()
+            self._tell()
 
     def _try_replay_endpoint(self) -> None:
         """A malformed endpoint should be known at once, not with the first gap."""
@@ -307,7 +338,7 @@ class Listener:
         except Exception:  # noqa: S110 - whatever went wrong, the answer is: unknown
             pass
         self._sequence.verdict(inquiry, fingerprint, asyncio.get_running_loop().time())
-        self._wake.set()
+        self._tell()
 
     # Sockets
 
@@ -316,11 +347,11 @@ class Listener:
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.RCVHWM, 0)
         socket.set(zmq.IPV6, 1)
-        self._watch(socket)
+        self._bells.watch(socket.FD, self._ring)
         return socket
 
-    def _watch(self, socket: Socket) -> None:
-        asyncio.get_running_loop().add_reader(socket.FD, self._wake.set)
+    def _ring(self) -> None:
+        self._tell()
 
     def _close_dealer(self) -> None:
         if self._dealer is not None:
@@ -339,5 +370,5 @@ class Listener:
 
     def _close(self, socket: Socket) -> None:
         if not socket.closed:
-            asyncio.get_running_loop().remove_reader(socket.FD)
+            self._bells.forget(socket.FD)
             socket.close(0)

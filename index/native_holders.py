@@ -61,9 +61,10 @@ class NativeHolders:
 
     def apply_payloads(self, worker: BlockWorker, payloads: list[bytes], record: bool) -> AppliedRun:
         """Apply the first of the payloads, as long as they are plain and applied wholly."""
-        *run, begun, recorded = self._core.apply_payloads(worker.number, PLAIN_ROOT, payloads, record)
-        named = [(ts, [msgspec.Raw(one) for one in operations]) for ts, operations in recorded]
-        return AppliedRun(*run, None if begun is None else _told(begun, record), named)
+        applied = self._core.apply_payloads(worker.number, PLAIN_ROOT, payloads, record)
+        count, ts, stores, removals, begun, recorded = applied
+        named = [(made, [msgspec.Raw(one) for one in operations]) for made, operations in recorded]
+        return AppliedRun(count, ts, stores, removals, None if begun is None else _told(begun, record), named)
 
     def claim(self, worker: BlockWorker, slot: Slot, block: EngineHash) -> bool | None:
         """One more copy of a block, by its hash. True: a new holding; None: no room for one without a known meaning."""
