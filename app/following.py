@@ -153,7 +153,7 @@ class Following:
         while True:
             restored = await self._restored(tracked)
             resume = None if restored is None else restored.position
-            listener = Listener(around.context, source, around.limits, self._fingerprint, resume, around.bells)
+            listener = Listener(around.context, source, around.limits, self._fingerprint, resume, bells=around.bells)
             check = self._check(tracked, listener)
             stream = self._streams[rank]
             stream.listener, stream.check = listener, check
@@ -234,4 +234,3 @@ class Following:
     async def _fingerprint(self) -> str | None:
         own = self._instance.settings
         return await fingerprint(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)
-

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import structlog
 from xxhash import xxh3_64_digest
 
+from app.batch_runs import count_applied, count_types, leading_batches
 from app.fleet import Instance, TrackedWorker
 from app.followed import Followed, Saved
 from app.hash_check import HashCheck
@@ -19,7 +20,7 @@ from engine.stream import BadFrame, Batch, Clear, Gap, Link, Resumed, Signal
 from engine.wire import WireError, decode
 from index.delta import NOT_APPLIED, AppliedPayload, AppliedRun, Delta
 from index.dump import Recorded
-from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent
+from index.event import EventBatch
 from index.index import Index
 from index.worker import Trust
 
@@ -31,9 +32,6 @@ NEW_PROCESS = frozenset({"start", "restart", "reconnect"})
 OWN_REASONS = NEW_PROCESS | {"gap"}
 """Reasons that the stream gives. Others were asked for: something is known better now."""
 
-
-RUN_BYTES = 32 * 1024
-"""Batches that are applied without a look at the time: of new blocks this takes half a millisecond."""
 
 FUTURE_S = 86_400.0
 """An engine's time further ahead than this says nothing, and must not outrank all later ones in the state store."""
@@ -164,18 +162,18 @@ class WorkerIngest:
         """Payloads that the native core applied by itself."""
         self._came(run)
         self._seen(applied.ts, run[0].replayed, len(run))
-        self._metrics.events(self._tracked.worker, _named(applied))
+        self._metrics.events(self._tracked.worker, count_applied(applied))
         for batch, (ts, operations) in zip(run, applied.recorded, strict=False):
             self._save(batch, ts, operations)
 
     def _begun(self, batch: Batch, applied: AppliedPayload) -> None:
         """One that the native core applied in part, or not without a loss."""
         self._came([batch])
-        delta, counts = applied.delta, _named(applied)
+        delta, counts = applied.delta, count_applied(applied)
         if applied.done < applied.events:
             decoded, record = decode(batch.payload, self._instance.settings.engine), self._writer is not None
             delta = self._index.apply(self._tracked.worker, decoded, record, applied)
-            counts = _count_types(decoded.events)
+            counts = count_types(decoded.events)
         self._seen(applied.ts, batch.replayed)
         self._save(batch, applied.ts, self._told(delta, counts))
 
@@ -193,7 +191,7 @@ class WorkerIngest:
             self._begin_lineage()
         elif not (taken.replayed and tracked.asleep):
             delta = self._index.apply(tracked.worker, batch, record=self._writer is not None)
-            self._save(taken, batch.ts, self._told(delta, _count_types(batch.events)))
+            self._save(taken, batch.ts, self._told(delta, count_types(batch.events)))
 
     def _came(self, run: list[Batch]) -> None:
         """Batches that were all live, or all replayed."""
@@ -292,37 +290,3 @@ class WorkerIngest:
         self._metrics.wire_error(self._tracked.worker, reason)
         if self._tracked.wire_errors[reason] == 1:
             _log.warning("unusable event message", **self._tracked.names, reason=reason)
-
-
-def leading_batches(signals: Iterable[Signal]) -> list[Batch]:
-    """The batches in front that may be applied together: all live, or all replayed; bounded by their size."""
-    run: list[Batch] = []
-    size = 0
-    for signal in signals:
-        if not isinstance(signal, Batch) or size >= RUN_BYTES or (run and signal.replayed is not run[0].replayed):
-            break
-        run.append(signal)
-        size += len(signal.payload)
-    return run
-
-
-def _named(applied: AppliedRun | AppliedPayload) -> dict[str, int]:
-    """Counts of events by the names of the metrics."""
-    named = (("stored", applied.stores), ("removed", applied.removals))
-    return {name: count for name, count in named if count}
-
-
-def _count_types(events: list[KVEvent]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for event in events:
-        match event:
-            case BlockStored():
-                name = "stored"
-            case BlockRemoved():
-                name = "removed"
-            case AllBlocksCleared():
-                name = "cleared"
-            case _:
-                name = "skipped"
-        counts[name] = counts.get(name, 0) + 1
-    return counts

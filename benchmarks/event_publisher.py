@@ -1,8 +1,9 @@
 """An engine that publishes a known number of stored blocks: `python -m benchmarks.event_publisher PORT RUN BATCHES`.
 
 One PUB socket; all batches are made before it binds. For an empty line on stdin it sends all of them once, each a store
-of RUN blocks of 16 tokens under the hashes of an engine with sha256_cbor and seed 0; for the line `clear`, one batch that
-says that the cache was emptied. Numbers and times go on. Prints `ready` once it is bound, and `sent` after each turn.
+of RUN blocks of 16 tokens under the hashes of an engine with sha256_cbor and seed 0; for the line `clear`, one batch
+that says that the cache was emptied. Numbers and times go on. Prints `ready` once it is bound, and `sent` after each
+turn.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A router (`kvroute serve`) follows one engine, whose hashes it verifies. Each round the engine publishes 160,000 blocks,
 16 or 128 per message, as fast as it can, all of them new: between two rounds it says that its cache was emptied. Both
-cores, each in a router of its own. Prints blocks per second until the last one is applied, and per CPU-second of the router, all
-its threads together: medians, the lowest, and the ratio to a reference in the same run: a bare pyzmq loop that
-receives the same messages in a process of its own and does nothing with them.
+cores, each in a router of its own. Prints blocks per second until the last one is applied, and per CPU-second of the
+router, all its threads together: medians, the lowest, and the ratio to a reference in the same run: a bare pyzmq loop
+that receives the same messages in a process of its own and does nothing with them.
 """
 
 from __future__ import annotations

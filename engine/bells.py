@@ -22,7 +22,7 @@ class Bells:
         self._pause: asyncio.TimerHandle | None = None
 
     def watch(self, file: int, ring: Callable[[], None]) -> None:
-        """Call `ring` when `file` can be read. It must not be watched yet, and must be forgotten before it is closed."""
+        """Call `ring` when `file` can be read. To be called once per file, which must be forgotten before it closes."""
         if self._selector is None:
             self._selector = selectors.DefaultSelector()
             self._listen()

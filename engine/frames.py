@@ -1,7 +1,7 @@
 """Messages off a socket, all that wait at once.
 
-pyzmq makes a dozen calls for a message of three frames. The native core makes them itself where it can, with pyzmq's own
-libzmq: by the addresses of its functions, for nothing of it is linked.
+pyzmq needs several calls for a message of three frames. The native core makes them itself where it can, with pyzmq's
+own libzmq: by the addresses of its functions, for nothing of it is linked.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import zmq
 
+from engine.sockets import Socket
 from index.native import CORE
 
 MOST = 64
 """Messages taken at once, at most."""
 MOST_BYTES = 256 * 1024
 """Bytes after which no further message is taken at once."""
-
-Socket = zmq.Socket[bytes]
 
 
 class Waiting(NamedTuple):
@@ -75,4 +74,4 @@ def _libzmq_functions() -> list[int] | None:
 
 
 waiting: Final = native_reader() or by_pyzmq
-"""What waits on an open socket, without waiting: MOST messages, or somewhat more than MOST_BYTES. Raises zmq.ZMQError."""
+"""What waits on an open socket, without waiting; MOST messages, or little more than MOST_BYTES. Raises zmq.ZMQError."""

@@ -10,6 +10,7 @@ import msgspec
 from index import block_holders
 from index.block_worker import BlockWorker, HashDomain
 from index.delta import AppliedPayload, AppliedRun, Delta
+from index.dump import Recorded
 from index.event import EngineHash
 from index.filed import Filed, Run, Slot, SlotHoldings, Walked
 from index.prompt import Prompt
@@ -63,7 +64,9 @@ class NativeHolders:
         """Apply the first of the payloads, as long as they are plain and applied wholly."""
         applied = self._core.apply_payloads(worker.number, PLAIN_ROOT, payloads, record)
         count, ts, stores, removals, begun, recorded = applied
-        named = [(made, [msgspec.Raw(one) for one in operations]) for made, operations in recorded]
+        named: list[tuple[float, list[Recorded] | None]] = [
+            (made, [msgspec.Raw(one) for one in operations]) for made, operations in recorded
+        ]
         return AppliedRun(count, ts, stores, removals, None if begun is None else _told(begun, record), named)
 
     def claim(self, worker: BlockWorker, slot: Slot, block: EngineHash) -> bool | None:

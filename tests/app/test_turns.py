@@ -29,6 +29,11 @@ def used_up(log: list[str], name: str, times: int) -> Callable[[float], bool]:
     return work
 
 
+async def rounds(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def test_whoever_uses_up_a_slice_lets_requests_in_and_then_the_others() -> None:
     turns, log = Turns(), list[str]()
     with ExitStack() as stack:
@@ -70,10 +75,7 @@ async def test_who_gives_up_has_no_turn_and_holds_nobody_back() -> None:
             goes.ask()
             stays.ask()
         goes.ask()
-        async with asyncio.timeout(LIMIT_S):
-            while len(log) < 2:
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await rounds(5)
     assert log == ["stays", "stays"]
 
 
@@ -89,8 +91,7 @@ async def test_a_failure_is_told_to_its_owner_and_the_others_go_on() -> None:
         async with asyncio.timeout(LIMIT_S):
             with pytest.raises(ValueError, match=r"\d"):
                 await one.ended
-            while not log:
-                await asyncio.sleep(0)
+            await rounds(5)
         one.ask()  # nothing comes of it
         await asyncio.sleep(0)
     assert log == ["other"]
