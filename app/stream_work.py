@@ -32,7 +32,8 @@ class StreamWork:
     def __call__(self, end: float) -> bool:
         """Take what is ready, when all that was taken before is applied; then apply."""
         signals = self._signals
-        if not signals:
+        left = bool(signals)
+        if not left:
             signals.extend(self._listener.take())
             if self._writer is not None and not any(isinstance(signal, Clear) for signal in signals):
                 self._tell_process(self._writer)
@@ -43,7 +44,7 @@ class StreamWork:
         self._instance.tried = self._instance.tried or self._tracked.link_up
         if self._writer is not None:
             self._tell_process(self._writer)
-        return self._listener.more
+        return left or self._listener.more  # what the listener told while some was left was not looked at yet
 
     def _tell_process(self, writer: StateWriter) -> None:
         if (position := self._listener.position) is not None:
