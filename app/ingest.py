@@ -74,6 +74,7 @@ class WorkerIngest:
             done = self._taken(signals)
         except Exception:
             done = 1  # the others are applied again, to what is empty now
+            self._failed(signals[0])
             _log.exception("a signal could not be applied", **self._tracked.names)
             self._wire_error("internal")
             self._index.restart(self._tracked.worker)
@@ -82,6 +83,11 @@ class WorkerIngest:
                 self._writer.began(self._tracked.worker)
         for _ in range(done):
             signals.popleft()
+
+    def _failed(self, signal: Signal) -> None:
+        """A batch has come, even if it could not be applied."""
+        if isinstance(signal, Batch) and (self._tracked.seq is None or self._tracked.seq < signal.seq):
+            self._came([signal])
 
     def _taken(self, signals: deque[Signal]) -> int:
         """How many signals were applied."""
