@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,11 +14,12 @@ from app.hash_check import HashCheck
 from app.ingest import WorkerIngest
 from app.instance_settings import MAX_RANKS
 from app.state_writer import StateWriter
+from app.stream_work import StreamWork
 from app.surroundings import Surroundings
 from app.warm_start import Restored, WarmStart
 from engine.discovery import fingerprint
 from engine.endpoint import host_of, rank_endpoint
-from engine.listener import Clear, Listener, Signal, Source
+from engine.listener import Listener, Source
 from index.pool import WorkerSpec
 from index.worker import EngineKind, Trust
 from store.state import StateError
@@ -155,7 +154,7 @@ class Following:
         while True:
             restored = await self._restored(tracked)
             resume = None if restored is None else restored.position
-            listener = Listener(around.context, source, around.limits, self._fingerprint, resume)
+            listener = Listener(around.context, source, around.limits, self._fingerprint, resume, bells=around.bells)
             check = self._check(tracked, listener)
             stream = self._streams[rank]
             stream.listener, stream.check = listener, check
@@ -227,31 +226,12 @@ class Following:
             stream.scope.reschedule(asyncio.get_running_loop().time())
 
     async def _take_all(self, listener: Listener, ingest: WorkerIngest, tracked: TrackedWorker) -> None:
+        work = StreamWork(self._instance, tracked, listener, ingest, self._writer)
         async with listener:
-            while True:
-                await listener.ready()
-                end = await self._around.turns.turn()
-                signals = deque(listener.take())
-                if not any(isinstance(signal, Clear) for signal in signals):
-                    self._tell_process(listener, tracked)
-                _apply(signals, ingest, end)
-                while signals:
-                    _apply(signals, ingest, await self._around.turns.turn())
-                self._instance.tried = self._instance.tried or tracked.link_up
-                self._tell_process(listener, tracked)
-
-    def _tell_process(self, listener: Listener, tracked: TrackedWorker) -> None:
-        if self._writer is not None and (position := listener.position) is not None:
-            self._writer.knows_process(tracked.worker, position.fingerprint)
+            with self._around.turns.of(work) as turn:
+                listener.tell(turn.ask)
+                await turn.ended
 
     async def _fingerprint(self) -> str | None:
         own = self._instance.settings
         return await fingerprint(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)
-
-
-def _apply(signals: deque[Signal], ingest: WorkerIngest, end: float) -> None:
-    """Apply what waits, at least one, until it is `end`; what is left stays."""
-    while signals:
-        ingest.take(signals.popleft())
-        if time.perf_counter() > end:
-            return

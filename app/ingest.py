@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 import structlog
 from xxhash import xxh3_64_digest
 
+from app.batch_runs import count_applied, count_types, leading_batches
 from app.fleet import Instance, TrackedWorker
 from app.followed import Followed, Saved
 from app.hash_check import HashCheck
@@ -16,9 +18,9 @@ from app.state_writer import StateWriter
 from app.warm_start import Restored
 from engine.stream import BadFrame, Batch, Clear, Gap, Link, Resumed, Signal
 from engine.wire import WireError, decode
-from index.delta import Delta
+from index.delta import NOT_APPLIED, AppliedPayload, AppliedRun, Delta
 from index.dump import Recorded
-from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent
+from index.event import EventBatch
 from index.index import Index
 from index.worker import Trust
 
@@ -63,22 +65,35 @@ class WorkerIngest:
         self._writer = writer
         self._restored = restored
 
-    def take(self, signal: Signal) -> None:
-        """Apply one signal. A mistake of our own costs this worker what it holds, not the process."""
+    def take(self, signals: deque[Signal]) -> None:
+        """Apply the first signal and take it away; with a batch, those behind it that can be applied along with it.
+
+        A mistake of our own costs this worker what it holds, not the process.
+        """
         try:
-            self._take(signal)
+            done = self._taken(signals)
         except Exception:
+            done = 1  # the others are applied again, to what is empty now
+            self._failed(signals[0])
             _log.exception("a signal could not be applied", **self._tracked.names)
             self._wire_error("internal")
             self._index.restart(self._tracked.worker)
             self._tracked.trust = Trust.PARTIAL if self._usable() else Trust.NONE
             if self._writer is not None:
                 self._writer.began(self._tracked.worker)
+        for _ in range(done):
+            signals.popleft()
 
-    def _take(self, signal: Signal) -> None:
-        match signal:
-            case Batch(seq, payload, replayed):
-                self._batch(seq, payload, replayed)
+    def _failed(self, signal: Signal) -> None:
+        """A batch has come, even if it could not be applied."""
+        if isinstance(signal, Batch) and (self._tracked.seq is None or self._tracked.seq < signal.seq):
+            self._came([signal])
+
+    def _taken(self, signals: deque[Signal]) -> int:
+        """How many signals were applied."""
+        match signals[0]:
+            case Batch():
+                return self._batches(leading_batches(signals))
             case Clear(reason, trust):
                 self._clear(reason, trust)
             case Resumed():
@@ -92,6 +107,7 @@ class WorkerIngest:
             case BadFrame(reason):
                 self._tracked.batches += 1
                 self._wire_error(reason)
+        return 1
 
     def _link(self, up: bool) -> None:
         tracked = self._tracked
@@ -127,56 +143,87 @@ class WorkerIngest:
         if self._check is not None:
             self._check.new_process()
 
-    def _batch(self, seq: int, payload: bytes, replayed: bool) -> None:
+    def _batches(self, run: list[Batch]) -> int:
+        """Apply the first batch at least; how many were."""
+        if self._is_judged or not self._usable() or (run[0].replayed and self._tracked.asleep):
+            applied = NOT_APPLIED
+        else:
+            payloads = [batch.payload for batch in run]
+            applied = self._index.apply_payloads(self._tracked.worker, payloads, self._writer is not None)
+        if applied.payloads:
+            self._plain(run[: applied.payloads], applied)
+        if applied.begun is not None:
+            self._begun(run[applied.payloads], applied.begun)
+            return applied.payloads + 1
+        if not applied.payloads:
+            self._batch(run[0])
+        return max(applied.payloads, 1)
+
+    @property
+    def _is_judged(self) -> bool:
+        """Whether every batch's first blocks are to be looked at."""
+        return self._check is not None and not self._check.settled
+
+    def _plain(self, run: list[Batch], applied: AppliedRun) -> None:
+        """Payloads that the native core applied by itself."""
+        self._came(run)
+        self._seen(applied.ts, run[0].replayed, len(run))
+        self._metrics.events(self._tracked.worker, count_applied(applied))
+        if applied.matched or applied.unchecked:
+            self._verified(applied.matched, 0, applied.unchecked)
+        for batch, (ts, operations) in zip(run, applied.recorded, strict=False):
+            self._save(batch, ts, operations)
+
+    def _begun(self, batch: Batch, applied: AppliedPayload) -> None:
+        """One that the native core applied in part, or not without a loss."""
+        self._came([batch])
+        delta, counts = applied.delta, count_applied(applied)
+        if applied.done < applied.events:
+            decoded, record = decode(batch.payload, self._instance.settings.engine), self._writer is not None
+            delta = self._index.apply(self._tracked.worker, decoded, record, applied)
+            counts = count_types(decoded.events)
+        self._seen(applied.ts, batch.replayed)
+        self._save(batch, applied.ts, self._told(delta, counts))
+
+    def _batch(self, taken: Batch) -> None:
+        """One that is decoded here."""
         tracked = self._tracked
-        tracked.seq = seq
-        tracked.batches += 1
-        self._metrics.batch(tracked.worker, replayed)
-        tracked.replayed_batches += replayed
-        if self._applied_plainly(seq, payload, replayed):
-            return
-        batch = self._decoded(seq, payload)
+        self._came([taken])
+        batch = self._decoded(taken)
         if batch is None:
             return
-        self._seen(batch.ts, replayed)
+        self._seen(batch.ts, taken.replayed)
         if self._check is not None:
             batch = self._check.judged(batch)
         if not self._usable():
             self._begin_lineage()
-        elif not (replayed and tracked.asleep):
+        elif not (taken.replayed and tracked.asleep):
             delta = self._index.apply(tracked.worker, batch, record=self._writer is not None)
-            self._save(seq, payload, batch.ts, self._told(delta, _count_types(batch.events)))
+            self._save(taken, batch.ts, self._told(delta, count_types(batch.events)))
 
-    def _applied_plainly(self, seq: int, payload: bytes, replayed: bool) -> bool:
-        """The short way, for payloads that the native core can apply by itself, of a worker that is not judged."""
-        tracked, record = self._tracked, self._writer is not None
-        if not (self._check is None or self._check.settled) or not self._usable() or (replayed and tracked.asleep):
-            return False
-        applied = self._index.apply_payload(tracked.worker, payload, record)
-        if applied is None:
-            return False
-        named = (("stored", applied.stores), ("removed", applied.removals))
-        delta, counts = applied.delta, {name: count for name, count in named if count}
-        if applied.done < applied.events:
-            batch = decode(payload, self._instance.settings.engine)
-            delta, counts = self._index.apply(tracked.worker, batch, record, applied), _count_types(batch.events)
-        self._seen(applied.ts, replayed)
-        self._save(seq, payload, applied.ts, self._told(delta, counts))
-        return True
+    def _came(self, run: list[Batch]) -> None:
+        """Batches that were all live, or all replayed."""
+        tracked, replayed = self._tracked, run[0].replayed
+        tracked.seq = run[-1].seq
+        tracked.batches += len(run)
+        self._metrics.batches(tracked.worker, len(run), replayed)
+        if replayed:
+            tracked.replayed_batches += len(run)
 
-    def _decoded(self, seq: int, payload: bytes) -> EventBatch | None:
+    def _decoded(self, batch: Batch) -> EventBatch | None:
         try:
-            return decode(payload, self._instance.settings.engine)
+            return decode(batch.payload, self._instance.settings.engine)
         except WireError as error:
             self._wire_error(error.reason)
             self._lost_part()
-            self._save(seq, payload, None, [])
+            self._save(batch, None, [])
             return None
 
-    def _seen(self, ts: float, replayed: bool) -> None:
+    def _seen(self, ts: float, replayed: bool, count: int = 1) -> None:
+        """Batches that can be used, the last one made at `ts`."""
         if not replayed:  # a batch out of the replay is old, and says nothing of how far behind the stream is
             self._tracked.lag_s = max(0.0, time.time() - ts)
-        self._tracked.usable_batches += 1
+        self._tracked.usable_batches += count
 
     def _told(self, delta: Delta, counts: dict[str, int]) -> list[Recorded] | None:
         """What a batch did, to the metrics and the worker's trust; returns what is to be saved of it."""
@@ -190,18 +237,18 @@ class WorkerIngest:
             tracked.wire_errors[reason] += count
             self._metrics.skipped(tracked.worker, reason, count)
         if delta.matched or delta.mismatched or delta.unchecked:
-            self._verified(delta)
+            self._verified(delta.matched, delta.mismatched, delta.unchecked)
         return delta.operations
 
-    def _verified(self, delta: Delta) -> None:
+    def _verified(self, matched: int, mismatched: int, unchecked: int) -> None:
         """What the check of stored blocks found. One that is wrong has the consequence of a wrong root block."""
-        self._metrics.verified(self._tracked.worker, delta.matched, delta.mismatched, delta.unchecked)
-        if delta.mismatched and self._check is not None:
+        self._metrics.verified(self._tracked.worker, matched, mismatched, unchecked)
+        if mismatched and self._check is not None:
             self._check.contradicted()
             if not self._usable():
                 self._begin_lineage(anew=True)
 
-    def _save(self, seq: int, payload: bytes, ts: float | None, operations: list[Recorded] | None) -> None:
+    def _save(self, batch: Batch, ts: float | None, operations: list[Recorded] | None) -> None:
         """Hand what was applied to the state writer, which waits for nothing."""
         if self._writer is None or not self._usable():
             return
@@ -210,7 +257,8 @@ class WorkerIngest:
             self._writer.identified(tracked.worker, tracked.hash.identity, tracked.hash.status == "verified")
         plausible = ts is not None and 0.0 <= ts <= time.time() + FUTURE_S
         ts_ms = int(ts * 1000) if ts is not None and plausible else 0
-        self._writer.applied(tracked.worker, Saved(seq, ts_ms, tracked.trust, xxh3_64_digest(payload)), operations)
+        saved = Saved(batch.seq, ts_ms, tracked.trust, xxh3_64_digest(batch.payload))
+        self._writer.applied(tracked.worker, saved, operations)
 
     def _resumed(self) -> None:
         """The engine is the one that the stored state was of: it counts from now on."""
@@ -260,19 +308,3 @@ class WorkerIngest:
         self._metrics.wire_error(self._tracked.worker, reason)
         if self._tracked.wire_errors[reason] == 1:
             _log.warning("unusable event message", **self._tracked.names, reason=reason)
-
-
-def _count_types(events: list[KVEvent]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for event in events:
-        match event:
-            case BlockStored():
-                name = "stored"
-            case BlockRemoved():
-                name = "removed"
-            case AllBlocksCleared():
-                name = "cleared"
-            case _:
-                name = "skipped"
-        counts[name] = counts.get(name, 0) + 1
-    return counts

@@ -89,11 +89,11 @@ class Metrics:
             counter.labels(*_names(worker))
         self._resets.labels(*_names(worker), "gap")
 
-    def batch(self, worker: Worker, replayed: bool) -> None:
-        """An event batch was taken in."""
-        self._of_worker(self._batches, worker).inc()
+    def batches(self, worker: Worker, count: int, replayed: bool) -> None:
+        """Event batches were taken in."""
+        self._of_worker(self._batches, worker).inc(count)
         if replayed:
-            self._of_worker(self._replayed, worker).inc()
+            self._of_worker(self._replayed, worker).inc(count)
 
     def events(self, worker: Worker, counts: Mapping[str, int]) -> None:
         """Events of a batch were applied, by type."""

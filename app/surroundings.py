@@ -15,6 +15,7 @@ from app.metrics import Metrics
 from app.settings import Settings
 from app.state_writer import StateWriter
 from app.turns import Turns
+from engine.bells import Bells
 from engine.listener import ListenerLimits
 from index.index import Index
 from index.worker import Worker
@@ -39,6 +40,8 @@ class Surroundings:
     polls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(POLLS_AT_ONCE))
     turns: Turns = field(default_factory=Turns)
     """For reading and applying events, whatever all engines send."""
+    bells: Bells = field(default_factory=Bells)
+    """Of all event sockets."""
     writer: StateWriter | None = None
     """Who keeps the state; None when nothing outlives the process."""
 

@@ -4,9 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Callable
 
 SLICE_S = 0.001
 """For all background work of a round together. A request waits for about one slice."""
+
+
+class Turn:
+    """One kind of work's place in the queue. `ended` raises what the work raised; it has no turns any more then."""
+
+    def __init__(self, turns: Turns, work: Callable[[float], bool]) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns = turns
+        self._work = work
+        self._queued = False
+
+    def ask(self) -> None:
+        """There is something to do."""
+        if not self._queued and not self.ended.done():
+            self._queued = True
+            self._turns.enter(self)
+
+    def go(self, end: float) -> None:
+        """Work until `end`."""
+        self._queued = False
+        if self.ended.done():
+            return
+        try:
+            more = self._work(end)
+        except Exception as error:
+            self.ended.set_exception(error)
+        else:
+            if more:
+                self.ask()
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.cancel()
 
 
 class Turns:
@@ -16,19 +53,28 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._queue = asyncio.Lock()
-        self._end: float | None = None
-        """When this round's slice ends; None while nobody has begun it."""
+        self._queue: deque[Turn] = deque()
+        self._due = False
 
-    async def turn(self) -> float:
-        """Wait for a slice. It ends when `time.perf_counter` says what is returned; work that goes on needs another."""
-        async with self._queue:
-            while self._end is not None and time.perf_counter() >= self._end:  # noqa: ASYNC110 - rounds are no events
-                await asyncio.sleep(0)
-            if self._end is None:
-                self._end = time.perf_counter() + SLICE_S
-                asyncio.get_running_loop().call_soon(self._next_round)
-            return self._end
+    def of(self, work: Callable[[float], bool]) -> Turn:
+        """A place for `work`, used as a context that it lasts for.
 
-    def _next_round(self) -> None:
-        self._end = None
+        `work` is called after each `ask` with the time of `time.perf_counter` to end at; it may always do one small
+        piece. It returns whether it needs another turn, which comes after everybody else's.
+        """
+        return Turn(self, work)
+
+    def enter(self, turn: Turn) -> None:
+        """To the end of the queue."""
+        self._queue.append(turn)
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._round)
+
+    def _round(self) -> None:
+        end = time.perf_counter() + SLICE_S
+        while self._queue and time.perf_counter() < end:
+            self._queue.popleft().go(end)
+        self._due = bool(self._queue)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._round)

@@ -1,10 +1,10 @@
 """Stored events from a publisher's process into a router over ZMQ: `python -m benchmarks.ingest_zmq [rounds]`.
 
 A router (`kvroute serve`) follows one engine, whose hashes it verifies. Each round the engine publishes 160,000 blocks,
-16 or 128 per message, as fast as it can; the same ones each round, so that the index stays as large. Both cores, each
-in a router of its own. Prints blocks per second until the last one is applied, and per CPU-second of the router, all
-its threads together: medians, the lowest, and the ratio to a reference in the same run: a bare pyzmq loop that
-receives the same messages in a process of its own and does nothing with them.
+16 or 128 per message, as fast as it can, all of them new: between two rounds it says that its cache was emptied. Both
+cores, each in a router of its own. Prints blocks per second until the last one is applied, and per CPU-second of the
+router, all its threads together: medians, the lowest, and the ratio to a reference in the same run: a bare pyzmq loop
+that receives the same messages in a process of its own and does nothing with them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def _router(core: str, run: int, batches: int, rounds: int) -> list[Rate]:
             time.sleep(SETTLE_S)
             rates = []
             for number in range(rounds + 1):
-                goal = (number + 1) * batches
+                goal = (number + 1) * (batches + 1)
+                _say(say, "clear")
+                _wait_for_applied(port, goal - batches)
                 rates.append(_rate(router.pid, say, lambda: _wait_for_applied(port, goal)))  # noqa: B023 - called at once
             return rates[1:]
         finally:
@@ -102,11 +104,15 @@ def _router(core: str, run: int, batches: int, rounds: int) -> list[Rate]:
 def _rate(pid: int, say: IO[str], wait: Callable[[], object]) -> Rate:
     """One round: the engine is told to publish, and `wait` returns once all of it was taken."""
     before, began = cpu_s(pid), time.monotonic()
-    say.write("\n")
-    say.flush()
+    _say(say, "")
     wait()
     elapsed, used = time.monotonic() - began, cpu_s(pid) - before
     return Rate(BLOCKS / elapsed, BLOCKS / used)
+
+
+def _say(say: IO[str], what: str) -> None:
+    say.write(f"{what}\n")
+    say.flush()
 
 
 def _wait_for_applied(port: int, goal: int) -> None:

@@ -103,6 +103,11 @@ class Sequence:
             return
         self._asking.live(now)
         ts = engine_time(payload)
+        if self._is_next(seq) and not self._clock.jumps_back(ts):
+            self._next_live = seq + 1
+            self._clock.note(seq, ts)
+            self._apply(seq, payload, replayed=False)
+            return
         if seq < self._floor():
             if self._is_known(seq, payload):
                 return
@@ -219,6 +224,10 @@ class Sequence:
         return Position(self._expected, self._process.known, self._applied.last, self._trust)
 
     # Order
+
+    def _is_next(self, seq: int) -> bool:
+        """Whether nothing is missing before this number and nothing waits behind it: so it is nearly always."""
+        return seq == self._next_live == self._expected and not self._fresh and not self._backlog
 
     def _floor(self) -> int:
         """The lowest number that a live batch of this process can still have."""

@@ -11,7 +11,7 @@ from index.block_hash import HashIdentity
 from index.block_index import BlockIndex
 from index.block_match import match_grouped
 from index.block_worker import BlockWorker, HashDomain
-from index.delta import AppliedPayload, Delta
+from index.delta import NOT_APPLIED, AppliedPayload, AppliedRun, Delta
 from index.dump import BlockDump, Operation
 from index.engine_chain import EngineChain
 from index.event import BlockRemoved, BlockStored, EngineHash
@@ -139,6 +139,16 @@ class BlockPools:
         if member.spec.verify:  # by which identity is not known
             delta.unchecked += len(event.block_hashes)
         return event
+
+    def apply_payloads(self, worker: Worker, payloads: list[bytes], record: bool) -> AppliedRun:
+        """Apply the first of the payloads without decoding them in Python, as far as that can be done."""
+        member = self._members[worker]
+        if member.pool is None or member.blocks is None or member.blocks.orphans:
+            return NOT_APPLIED
+        holders = member.pool.index.holders
+        if not isinstance(holders, NativeHolders):
+            return NOT_APPLIED
+        return holders.apply_payloads(member.blocks, payloads, record, member.check)
 
     @staticmethod
     def _record(index: BlockIndex, blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,3 +62,38 @@ class AppliedPayload(NamedTuple):
     stores: int
     removals: int
     delta: Delta
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it was applied, and nothing of it needs telling."""
+        return self.done == self.events and not self.delta.skipped and not self.delta.lossy and not self.delta.cleared
+
+
+class AppliedRun(NamedTuple):
+    """What several payloads of plain events did, applied one after the other.
+
+    The first `payloads` of them were applied wholly: `stores` and `removals` in all, the last one made at `ts`, and in
+    `recorded` the time and the operations of each, if they are recorded; `matched` and `unchecked` are as in `Delta`.
+    `begun` is what the next one did, when it was applied in part or something of it was not used. Payloads behind that,
+    or behind one that is not plain, are untouched.
+    """
+
+    payloads: int
+    ts: float
+    stores: int
+    removals: int
+    begun: AppliedPayload | None
+    recorded: Sequence[tuple[float, list[Recorded] | None]]
+    matched: int = 0
+    unchecked: int = 0
+
+    @classmethod
+    def of(cls, whole: list[AppliedPayload], record: bool, begun: AppliedPayload | None = None) -> AppliedRun:
+        """Payloads that were applied one by one."""
+        recorded = [(one.ts, one.delta.operations) for one in whole] if record else []
+        stores, removals = sum(one.stores for one in whole), sum(one.removals for one in whole)
+        return cls(len(whole), whole[-1].ts if whole else 0.0, stores, removals, begun, recorded)
+
+
+NOT_APPLIED = AppliedRun(0, 0.0, 0, 0, None, ())
+"""Nothing was."""

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from index.block_hash import HashIdentity
 from index.block_pools import BlockPools
-from index.delta import AppliedPayload, Delta
+from index.delta import AppliedPayload, AppliedRun, Delta
 from index.dump import BlockDump, Dump, RadixDump, Recorded, unpacked
 from index.event import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, KVEvent, SkippedEvent
 from index.native import Core
@@ -80,6 +80,14 @@ class Index:
         It may stop before an event that needs more than that core knows: then decode, and `apply` the rest.
         """
         return self._of(worker).apply_payload(worker, payload, record)
+
+    def apply_payloads(self, worker: Worker, payloads: list[bytes], record: bool = False) -> AppliedRun:
+        """Apply the first of several payloads in the native core, as if each had been given to `apply_payload`.
+
+        It ends before one that is not plain, and with one that needs more than that core knows (`begun`): then decode
+        that one, and `apply` the rest of it.
+        """
+        return self._of(worker).apply_payloads(worker, payloads, record)
 
     def dump(self, worker: Worker) -> Dump | None:
         """What a worker holds, as values; None when it has no pool yet."""

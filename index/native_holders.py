@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Set
 from types import ModuleType
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,8 @@ from index import block_holders
 from index.block_check import BlockCheck
 from index.block_hash import HashIdentity, none_hash
 from index.block_worker import BlockWorker, HashDomain
-from index.delta import AppliedPayload, Delta
+from index.delta import AppliedPayload, AppliedRun, Delta
+from index.dump import Recorded
 from index.event import EngineHash
 from index.filed import Filed, Run, Slot, SlotHoldings, Walked
 from index.prompt import Prompt, WorkerMatch
@@ -65,10 +67,27 @@ class NativeHolders:
 
         With `check` it also stops before a store that has a wrong hash.
         """
-        rule, proven_size = (None, 0) if check is None else (self._rule(check.identity), check.proven_size)
+        rule, proven_size = self._rule(check)
         applied = self._core.apply_payload(worker.number, PLAIN_ROOT, payload, record, rule, proven_size)
-        if applied is None:
-            return None
+        return None if applied is None else self._told(applied, record, check)
+
+    def apply_payloads(
+        self, worker: BlockWorker, payloads: list[bytes], record: bool, check: BlockCheck | None = None
+    ) -> AppliedRun:
+        """Apply the first of the payloads, as long as they are plain and applied wholly."""
+        rule, proven_size = self._rule(check)
+        applied = self._core.apply_payloads(worker.number, PLAIN_ROOT, payloads, record, rule, proven_size)
+        count, ts, stores, removals, matched, unchecked, begun, recorded = applied
+        if matched and check is not None:
+            check.proven_size = self._block_size
+        named: list[tuple[float, list[Recorded] | None]] = [
+            (made, [msgspec.Raw(one) for one in operations]) for made, operations in recorded
+        ]
+        last = None if begun is None else self._told(begun, record, check)
+        return AppliedRun(count, ts, stores, removals, last, named, matched, 0 if check is None else unchecked)
+
+    def _told(self, applied: tuple[Any, ...], record: bool, check: BlockCheck | None) -> AppliedPayload:
+        """The core's account of one payload."""
         ts, events, done, stores, removals, stored, removed, conflicts, operations, matched, unchecked = applied
         delta = Delta(stored, removed, operations=[msgspec.Raw(one) for one in operations] if record else None)
         if check is not None:
@@ -76,15 +95,19 @@ class NativeHolders:
             if matched:
                 check.proven_size = self._block_size
         if conflicts:
-            delta.skipped["hash_conflict"] = conflicts
+            delta.skipped["hash_conflict"] = delta.losses = conflicts
             delta.lossy, delta.operations = True, None
         return AppliedPayload(ts, events, done, stores, removals, delta)
 
-    def _rule(self, identity: HashIdentity) -> object:
-        rule = self._rules.get(identity)
+    def _rule(self, check: BlockCheck | None) -> tuple[object, int]:
+        """What the core checks by, and the block size that is proven."""
+        if check is None:
+            return None, 0
+        rule = self._rules.get(check.identity)
         if rule is None:
-            rule = self._rules[identity] = self._new_rule(identity.algorithm, none_hash(identity))
-        return rule
+            rule = self._new_rule(check.identity.algorithm, none_hash(check.identity))
+            self._rules[check.identity] = rule
+        return rule, check.proven_size
 
     def claim(self, worker: BlockWorker, slot: Slot, block: EngineHash) -> bool | None:
         """One more copy of a block, by its hash. True: a new holding; None: no room for one without a known meaning."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from index.delta import AppliedPayload, Delta
+from index.delta import AppliedPayload, AppliedRun, Delta
 from index.dump import Operation, RadixDump
 from index.event import BlockRemoved, BlockStored
 from index.native import Core
@@ -138,6 +138,18 @@ class RadixPools:
             at += 1
         stores, removals, _ = batch.counts
         return AppliedPayload(batch.ts, len(batch), at, stores, removals, delta)
+
+    def apply_payloads(self, worker: Worker, payloads: list[bytes], record: bool) -> AppliedRun:
+        """Apply the first of the payloads without decoding them in Python, as far as that can be done."""
+        whole: list[AppliedPayload] = []
+        for payload in payloads:
+            applied = self.apply_payload(worker, payload, record)
+            if applied is None:
+                break
+            if not applied.is_whole:
+                return AppliedRun.of(whole, record, begun=applied)
+            whole.append(applied)
+        return AppliedRun.of(whole, record)
 
     def drop(self, worker: Worker, event: BlockRemoved, delta: Delta) -> None:
         """Apply one removal."""

@@ -342,19 +342,77 @@ BlockRule rule_from(const nb::str& algorithm, const nb::bytes& none_hash) {
   return rule;
 }
 
-nb::object apply_payload(Pool& pool, std::uint32_t number, const nb::bytes& root, const nb::bytes& payload,
-                         bool record, const BlockRule* rule, std::uint32_t proven_size) {
-  PlainPayload plain;
-  if (!read_plain(bytes_of(payload), plain)) return nb::none();
-  std::optional<BlockCheck> check;
-  if (rule != nullptr) check.emplace(*rule, proven_size);
-  const Applied applied = apply_plain(pool.holders, number, pool.layout(number), key_from(root), plain, record,
-                                      check ? &*check : nullptr);
+nb::list operations_of(const Applied& applied) {
   nb::list operations;
   for (const std::vector<std::uint8_t>& one : applied.operations) operations.append(nb::bytes(one.data(), one.size()));
-  return nb::make_tuple(plain.ts, plain.events.size(), applied.done, applied.stores, applied.removals,
-                        applied.stored, applied.removed, applied.conflicts, operations, check ? check->matched() : 0,
-                        check ? check->unchecked() : 0);
+  return operations;
+}
+
+// One payload read and applied, its blocks checked by `rule` unless that is null.
+struct Taken {
+  PlainPayload plain;
+  Applied applied;
+  std::size_t matched = 0, unchecked = 0;
+
+  bool read(const nb::bytes& payload) {
+    plain.clear();
+    return read_plain(bytes_of(payload), plain);
+  }
+
+  void apply(Pool& pool, std::uint32_t number, RequestKey root, bool record, const BlockRule* rule,
+             std::uint32_t proven_size) {
+    std::optional<BlockCheck> check;
+    if (rule != nullptr) check.emplace(*rule, proven_size);
+    applied = apply_plain(pool.holders, number, pool.layout(number), root, plain, record, check ? &*check : nullptr);
+    matched = check ? check->matched() : 0;
+    unchecked = check ? check->unchecked() : 0;
+  }
+
+  bool whole() const { return applied.done == plain.events.size() && applied.conflicts == 0; }
+
+  nb::tuple told() const {
+    return nb::make_tuple(plain.ts, plain.events.size(), applied.done, applied.stores, applied.removals,
+                          applied.stored, applied.removed, applied.conflicts, operations_of(applied), matched,
+                          unchecked);
+  }
+};
+
+nb::object apply_payload(Pool& pool, std::uint32_t number, const nb::bytes& root, const nb::bytes& payload,
+                         bool record, const BlockRule* rule, std::uint32_t proven_size) {
+  Taken taken;
+  if (!taken.read(payload)) return nb::none();
+  taken.apply(pool, number, key_from(root), record, rule, proven_size);
+  return taken.told();
+}
+
+// Payloads in order, until one is not plain, or is not applied to its end, or conflicts: how many before that, the last
+// one's time, their stores and removals, their blocks that were checked and that could not be, what that one did if it
+// was begun, and with `record` the time and the operations of each.
+nb::tuple apply_payloads(Pool& pool, std::uint32_t number, const nb::bytes& root, const nb::list& payloads,
+                         bool record, const BlockRule* rule, std::uint32_t proven_size) {
+  const RequestKey key = key_from(root);
+  Taken taken;
+  std::size_t whole = 0, stores = 0, removals = 0, matched = 0, unchecked = 0;
+  double ts = 0;
+  nb::object begun = nb::none();
+  nb::list recorded;
+  for (nb::handle payload : payloads) {
+    if (!taken.read(nb::cast<nb::bytes>(payload))) break;
+    taken.apply(pool, number, key, record, rule, proven_size);
+    if (taken.matched > 0) proven_size = static_cast<std::uint32_t>(pool.step() / 4);
+    if (!taken.whole()) {
+      begun = taken.told();
+      break;
+    }
+    ++whole;
+    stores += taken.applied.stores;
+    removals += taken.applied.removals;
+    matched += taken.matched;
+    unchecked += taken.unchecked;
+    ts = taken.plain.ts;
+    if (record) recorded.append(nb::make_tuple(ts, operations_of(taken.applied)));
+  }
+  return nb::make_tuple(whole, ts, stores, removals, matched, unchecked, begun, recorded);
 }
 
 }  // namespace
@@ -401,6 +459,8 @@ void bind_blocks(nb::module_& module) {
              return walked(pool, root, tokens, extras, pool.just(number), group);
            })
       .def("apply_payload", &apply_payload, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("rule").none(),
+           nb::arg("proven_size"))
+      .def("apply_payloads", &apply_payloads, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("rule").none(),
            nb::arg("proven_size"))
       .def("distinct", [](const Pool& pool) { return pool.holders.distinct(); })
       .def("entries", [](const Pool& pool) { return pool.holders.entries(); })

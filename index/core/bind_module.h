@@ -5,6 +5,7 @@
 
 namespace kvroute {
 
+void bind_frames(nanobind::module_& module);
 void bind_hashes(nanobind::module_& module);
 void bind_radix(nanobind::module_& module);
 void bind_blocks(nanobind::module_& module);

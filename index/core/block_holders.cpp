@@ -178,8 +178,9 @@ Filed BlockHolders::file_run(std::uint32_t number, SlotId slot, RequestKey paren
     const std::size_t at = done.filed;
     if (at + kAhead < run.hashes.size()) fetch(at + kAhead);
     const Handle block = run.hashes[at];
-    if (const PairSlot* known = domain.keys.find(block); known == nullptr) {
-      learn(domain, block, keys_[at]);
+    if (const auto [known, is_new] = domain.keys.insert(block); is_new) {
+      known->value = keys_[at];
+      learnt(domain, block, keys_[at]);
     } else if (known->value != keys_[at]) {
       done.conflict = true;
       break;
@@ -213,10 +214,15 @@ void BlockHolders::mark_key(std::uint32_t number, SlotId slot, RequestKey key) {
   }
 }
 
-// Enter engine hash -> key; a key that already has holders gets an alias; keyless holdings find their place.
+// Enter engine hash -> key.
 void BlockHolders::learn(HashDomain& domain, Handle block, RequestKey key) {
-  if (has_holders(domain, key)) domain.aliases[key].insert(block);
   domain.keys.insert(block).first->value = key;
+  learnt(domain, block, key);
+}
+
+// An engine hash was entered: a key that already has holders gets an alias; keyless holdings find their place.
+void BlockHolders::learnt(HashDomain& domain, Handle block, RequestKey key) {
+  if (has_holders(domain, key)) domain.aliases[key].insert(block);
   if (domain.keyless.empty()) return;
   const auto waiting = domain.keyless.find(block);
   if (waiting == domain.keyless.end()) return;

@@ -115,6 +115,7 @@ class BlockHolders {
   void mark(std::uint32_t number, SlotId slot, Handle block, const RequestKey* key);
   void mark_key(std::uint32_t number, SlotId slot, RequestKey key);
   void learn(HashDomain& domain, Handle block, RequestKey key);
+  void learnt(HashDomain& domain, Handle block, RequestKey key);
   void release(std::uint32_t number, SlotId slot, Holdings& held, Handle block);
   void unmark(SlotId slot, RequestKey key, std::uint32_t number);
   bool has_holders(const HashDomain& domain, RequestKey key) const;

@@ -36,6 +36,14 @@ struct PlainPayload {
   std::vector<EngineHash> hashes;
   std::vector<std::uint32_t> tokens;
 
+  // Empty again, for another payload in the same memory.
+  void clear() {
+    rank.reset();
+    events.clear();
+    hashes.clear();
+    tokens.clear();
+  }
+
   std::span<const std::uint8_t> token_bytes(const PlainEvent& event) const {
     return {reinterpret_cast<const std::uint8_t*>(tokens.data() + event.first_token), event.tokens * 4};
   }

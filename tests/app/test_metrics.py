@@ -71,7 +71,7 @@ def busy() -> Metrics:
         metrics.routed(model, "prefix", (100, 64, 48))
         metrics.tokenise_failed(model, "engine")
         metrics.delivered(model, worker.instance, 100, 48, 64)
-        metrics.batch(worker, replayed=True)
+        metrics.batches(worker, 1, replayed=True)
         metrics.events(worker, {"stored": 3, "removed": 1})
         metrics.skipped(worker, "token_range", 2)
         metrics.gap(worker, 7)

@@ -130,7 +130,7 @@ def test_a_mistake_of_our_own_costs_the_worker_not_the_process(monkeypatch: pyte
             raise RuntimeError("a mistake")
 
         with monkeypatch.context() as patch:
-            for way in ("apply", "apply_payload"):
+            for way in ("apply", "apply_payloads"):
                 patch.setattr(running.service.around.index, way, fail)
             publisher.publish(batch(events=[]))
             running.wait_for_seq("one", 1)

@@ -18,7 +18,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.service import Running, serving, wait_until
 
 Serve = Callable[..., Running]
-SOON = {"poll_s": 0.05, "call_timeout_s": 0.3, "load_timeout_s": 0.3}
+SOON = {"poll_s": 0.05, "call_timeout_s": 2.0, "load_timeout_s": 2.0}
 
 
 @pytest.fixture

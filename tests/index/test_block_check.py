@@ -328,6 +328,26 @@ def test_right_payloads_are_checked_without_decoding() -> None:
 
 
 @need_native
+def test_payloads_applied_together_are_checked_as_one_by_one() -> None:
+    index = new_index(IDENTITY, chosen("native"))
+    apply(index, batch(stored(0)))
+    payloads = [batch(stored(100), stored(200)), batch(stored(250)), batch(stored(300), wrong(stored(400), 1))]
+    run = index.apply_payloads(WORKER, [*payloads, batch(stored(600))])
+    assert (run.payloads, run.matched, run.unchecked) == (2, 9, 0)
+    assert run.begun is not None
+    assert (run.begun.done, counts(run.begun.delta)) == (1, (3, 0, 0))
+    assert matched(index, 600, 3) == 0
+
+
+@need_native
+def test_what_is_not_checked_is_not_counted() -> None:
+    index = new_index(IDENTITY, chosen("native"), verify=False)
+    apply(index, batch(stored(0)))
+    run = index.apply_payloads(WORKER, [batch(stored(100)), batch(wrong(stored(400), 1))])
+    assert (run.payloads, run.matched, run.unchecked) == (2, 0, 0)
+
+
+@need_native
 def test_a_rule_that_cannot_be_is_refused() -> None:
     built = native_module()
     with pytest.raises(KeyError, match="md5"):

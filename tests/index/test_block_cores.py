@@ -234,6 +234,54 @@ def test_the_histories_take_the_short_way_and_the_long_one() -> None:
     assert min(ways["short"], ways["long"], ways["both"]) > 20, ways
 
 
+def apply_in_runs(index: Index, payloads: list[bytes], size: int, record: bool) -> tuple[list[object], int, int]:
+    """As app/ingest.py does it; what was told of each payload, and the stores and removals of those applied in runs."""
+    told_of: list[object] = []
+    stores = removals = 0
+    while payloads:
+        run = index.apply_payloads(WORKERS[0], payloads[:size], record)
+        stores, removals = stores + run.stores, removals + run.removals
+        assert len(run.recorded) == (run.payloads if record else 0)
+        told_of += [(ts, [msgspec.msgpack.encode(one) for one in done or ()]) for ts, done in run.recorded]
+        payloads = payloads[run.payloads :]
+        if run.begun is not None:
+            decoded = decode(payloads[0], EngineKind.VLLM)
+            delta = index.apply(WORKERS[0], decoded, record, run.begun) if run.begun.done < run.begun.events else None
+            told_of.append(told((run.begun.ts, delta or run.begun.delta)))
+            payloads = payloads[1:]
+        elif not run.payloads:
+            told_of.append(told(apply_decoded(index, WORKERS[0], payloads[0])))
+            payloads = payloads[1:]
+    return told_of, stores, removals
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories, st.integers(1, 7), st.booleans())
+def test_payloads_in_runs_have_the_effect_of_each_by_itself(
+    history: list[tuple[int, Any]], size: int, record: bool
+) -> None:
+    single, runs = new_index("native"), new_index("native")
+    payloads = [msgspec.msgpack.encode(batch) for batch in [(1.0, [FIRST], 0), *(batch for _, batch in history)]]
+    one_by_one: list[object] = []
+    stores = removals = 0
+    for payload in payloads:
+        applied = single.apply_payload(WORKERS[0], payload, record)
+        if applied is not None and applied.is_whole:
+            stores, removals = stores + applied.stores, removals + applied.removals
+            operations = applied.delta.operations or ()
+            if record:
+                one_by_one.append((applied.ts, [msgspec.msgpack.encode(one) for one in operations]))
+        elif applied is None:
+            one_by_one.append(told(apply_decoded(single, WORKERS[0], payload)))
+        elif applied.done == applied.events:
+            one_by_one.append(told((applied.ts, applied.delta)))
+        else:
+            decoded = decode(payload, EngineKind.VLLM)
+            one_by_one.append(told((applied.ts, single.apply(WORKERS[0], decoded, record, applied))))
+    assert apply_in_runs(runs, payloads, size, record) == (one_by_one, stores, removals)
+    assert held(runs) == held(single)
+
+
 @pytest.mark.parametrize("name", vllm_streams())
 def test_recorded_streams_give_both_cores_the_same(name: str) -> None:
     python, native = new_index("python"), new_index("native")

@@ -211,7 +211,7 @@ class Replica:
         self._follow(restored)
         self.process = len(self.engine.processes) - 1
         if restored is not None and self._proves(restored):
-            self._ingest.take(Resumed())
+            self._ingest.take(deque([Resumed()]))
             self.next_seq = restored.position.next_seq
             if self.next_seq < first_seq:
                 self.lose(first_seq)
@@ -224,7 +224,7 @@ class Replica:
             self.process = len(self.engine.processes) - 1
             self._clear("restart", 0)
         for payload in self.engine.payloads[self.next_seq : self.next_seq + count]:
-            self._ingest.take(Batch(self.next_seq, payload, False))
+            self._ingest.take(deque([Batch(self.next_seq, payload, False)]))
             self.next_seq += 1
 
     def take_all(self) -> None:
@@ -237,7 +237,7 @@ class Replica:
 
     def tell(self, signal: Signal) -> None:
         """Anything a listener could say."""
-        self._ingest.take(signal)
+        self._ingest.take(deque([signal]))
 
     def held(self) -> Counter[Holding]:
         """What it holds."""
@@ -245,7 +245,7 @@ class Replica:
 
     def _clear(self, reason: str, next_seq: int) -> None:
         self.next_seq = next_seq
-        self._ingest.take(Clear(reason, Trust.EXACT if next_seq == 0 else Trust.PARTIAL))
+        self._ingest.take(deque([Clear(reason, Trust.EXACT if next_seq == 0 else Trust.PARTIAL)]))
 
     def _follow(self, restored: Restored | None) -> None:
         self._ingest = WorkerIngest(
