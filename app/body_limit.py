@@ -16,6 +16,9 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
     """The whole body. Raises Problem: 413 too large (by its declared length without reading any of it), 408 too slow,
     415 compressed, 400 cut off by the client.
     """
+    transfer = request.headers.get("transfer-encoding", "chunked").strip().lower()
+    if transfer != "chunked":
+        raise Problem(415, "a compressed body is not taken", field="transfer-encoding", headers=_CLOSE)
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise Problem(415, "a compressed body is not taken", field="content-encoding", headers=_CLOSE)

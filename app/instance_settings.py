@@ -25,6 +25,15 @@ PlainText = Annotated[str, AfterValidator(_plain)]
 """Any text without control characters: slashes, spaces, percent signs and every script are fine."""
 
 Name = Annotated[PlainText, Field(min_length=1, max_length=128)]
+
+
+def _addressable(text: str) -> str:
+    if text in (".", ".."):
+        raise ValueError("must not be . or ..: clients take them out of a path")
+    return text
+
+
+InstanceId = Annotated[Name, AfterValidator(_addressable)]
 ModelName = Annotated[PlainText, Field(min_length=1, max_length=512)]
 Url = Annotated[str, Field(max_length=2048), AfterValidator(normal_url)]
 Endpoint = Annotated[str, Field(max_length=2048), AfterValidator(event_endpoint)]
@@ -36,7 +45,7 @@ class InstanceSettings(BaseModel):
 
     model_config = CLOSED
 
-    id: Name = Field(description="any text of 1..128 characters without control characters, unique")
+    id: InstanceId = Field(description="any text of 1..128 characters without control characters but . and .., unique")
     engine: Annotated[EngineKind, Field(strict=False)] = Field(description="vllm or sglang")
     model: ModelName = Field(description="the base model's name as requests give it")
     url: Url = Field(description="where the gateway sends requests: http://host:port")

@@ -10,17 +10,20 @@ import asyncio
 from typing import Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 from uvicorn.server import ServerState
 
+from app.bounded_http import BoundedHttp
 from app.short_route import STATE_KEY, ShortRoute
 
+MAX_URL_BYTES = 8192
+"""A longer one is judged on the ordinary way: what it holds may be more than uvicorn can parse."""
 WAITS_S = 0.05
 """How long a body may take to arrive on the short way; the ordinary one limits the time of slower ones."""
 
 
-class ShortHttp(HttpToolsProtocol):
+class ShortHttp(BoundedHttp):
     """One connection. Takes the short way where the application's lifespan offers one."""
 
     def __init__(
@@ -50,7 +53,7 @@ class ShortHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Hold a request back from uvicorn if it may go the short way."""
         if self._turn and self._may_go():
-            self._turn, self._chunks = False, []
+            self._turn, self._chunks, self._head_bytes = False, [], 0
         else:
             super().on_headers_complete()
 
@@ -59,6 +62,7 @@ class ShortHttp(HttpToolsProtocol):
         if self._chunks is None:
             super().on_body(body)
         else:
+            self._head_bytes = 0
             self._chunks.append(body)
 
     def on_message_complete(self) -> None:
@@ -66,6 +70,7 @@ class ShortHttp(HttpToolsProtocol):
         if self._chunks is None:
             super().on_message_complete()
             return
+        self._head_bytes = 0
         try:
             answered = self._answered(self._chunks)
         except Exception:
@@ -92,6 +97,8 @@ class ShortHttp(HttpToolsProtocol):
     def _may_go(self) -> bool:
         url, parser = self.url, self.parser
         if self._route is None or not (url == b"/route" or url.startswith(b"/route?")) or b"#" in url:
+            return False
+        if len(url) > MAX_URL_BYTES:
             return False
         if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or parser.should_upgrade():
             return False

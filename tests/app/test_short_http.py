@@ -113,6 +113,8 @@ ORDINARY = {
     "to be closed": post(JSON, "Connection: close"),
     "HTTP/1.0": post(version="1.0"),
     "HTTP/1.0, to be kept": post(JSON, "Connection: keep-alive", version="1.0"),
+    "compressed on the way": post(b"%x\r\n%b\r\n0\r\n\r\n" % (len(JSON), JSON), "Transfer-Encoding: gzip, chunked"),
+    "too long a query": post(u32(TOKENS), f"Content-Type: {OCTETS}", path="/route?model=m&session_id=" + "s" * 66_000),
     "expects": post(JSON, "Expect: 100-continue"),
     "upgrades": post(JSON, "Connection: Upgrade", "Upgrade: h2c"),
     "GET": b"GET /route HTTP/1.1\r\nhost: x\r\n\r\n",
@@ -253,3 +255,48 @@ def test_stopping_answers_what_is_under_way() -> None:
         assert late.recv(65536) == b""
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         assert connection.recv(65536) == b""
+
+
+HEADS = {
+    "a header": b"x: " + b"a" * 400_000,
+    "many headers": b"a: b\r\n" * 80_000,
+    "the request line": b"",
+    "a name": b"n" * 400_000,
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_without_an_end_is_cut_off(name: str) -> None:
+    first = b"POST /route" + (b"?" + b"q" * 400_000 if not HEADS[name] else b" HTTP/1.1\r\nhost: x\r\n")
+    with serving(fleet(instance("a"))) as run, connected(run) as connection:
+        answer = cut_off(connection, first + HEADS[name])
+        assert answer.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+        assert run.http.get("/healthz").status_code == 200
+
+
+def test_trailers_and_chunk_headers_without_an_end_are_cut_off() -> None:
+    head = post(b"", "Transfer-Encoding: chunked")
+    with serving(fleet(instance("a"))) as run:
+        for rest in (b"0\r\n" + b"a: b\r\n" * 80_000, b"1;" + b"x" * 400_000):
+            with connected(run) as connection:
+                cut_off(connection, head + rest)
+        assert run.http.get("/healthz").status_code == 200
+
+
+def test_a_long_head_that_ends_is_taken() -> None:
+    with both() as runs:
+        answers = [exchanged(run, post(JSON, "x: " + "a" * 30_000)) for run in runs]
+        assert answers[0] == answers[1]
+        assert answers[0].startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def cut_off(connection: socket.socket, sent: bytes) -> bytes:
+    """What is answered until the server closes; it must close before ANSWER_S."""
+    answer = b""
+    connection.settimeout(ANSWER_S)
+    with suppress(ConnectionError):
+        connection.sendall(sent)
+    with suppress(ConnectionError):
+        while received := connection.recv(65536):
+            answer += received
+    return answer
