@@ -221,7 +221,8 @@ class Listener:
 
     def _read_monitor(self) -> None:
         assert self._monitor is not None, "used outside its `async with`"
-        while self._monitor.EVENTS & zmq.POLLIN:  # an Again that is raised costs ten times as much
+        monitor: Any = self._monitor
+        while monitor.get(zmq.EVENTS) & zmq.POLLIN:  # an Again that is raised costs ten times as much
             message: Any = recv_monitor_message(self._monitor, zmq.NOBLOCK)
             self._link_events.append(message["event"])
 
