@@ -61,14 +61,20 @@ class FlatTable {
   // The slot of `key`, and whether it is new.
   std::pair<Slot*, bool> insert(std::uint64_t key) {
     if (key == 0) return {&zero_, !std::exchange(has_zero_, true)};
-    if (size_ > 0) {
+    if ((size_ + 1) * 8 > slots_.size() * 7) {
       if (Slot* known = find(key)) return {known, false};
+      resize(slots_.size() + slots_.size() / 4 + 8);
     }
-    if ((size_ + 1) * 8 > slots_.size() * 7) resize(slots_.size() + slots_.size() / 4 + 8);
+    const std::size_t last = slots_.size() - 1;
+    std::size_t at = home(mixed(key));
+    for (std::size_t distance = 0; slots_[at].key != 0; ++distance, at = at < last ? at + 1 : 0) {
+      if (slots_[at].key == key) return {&slots_[at], false};
+      if (distance_of(slots_[at], at) < distance) break;
+    }
+    make_room(slots_, at);
     ++size_;
-    Slot fresh{};
-    fresh.key = key;
-    return {place(slots_, fresh), true};
+    slots_[at].key = key;
+    return {&slots_[at], true};
   }
 
   bool erase(std::uint64_t key) {
@@ -161,6 +167,14 @@ class FlatTable {
     for (std::size_t distance = 0; slots[at].key != 0 && distance_in(slots, slots[at], at) >= distance; ++distance) {
       at = at < last ? at + 1 : 0;
     }
+    make_room(slots, at);
+    slots[at] = fresh;
+    return &slots[at];
+  }
+
+  // An empty slot at `at`: what lies there and the rest of its run move along. There must be room.
+  static void make_room(SlotArray<Slot>& slots, std::size_t at) {
+    const std::size_t last = slots.size() - 1;
     std::size_t free = at;
     while (slots[free].key != 0) free = free < last ? free + 1 : 0;
     while (free != at) {
@@ -168,8 +182,7 @@ class FlatTable {
       slots[free] = slots[before];
       free = before;
     }
-    slots[at] = fresh;
-    return &slots[at];
+    slots[at] = Slot{};
   }
 
   void shift_back(std::size_t at) {
