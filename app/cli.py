@@ -84,7 +84,7 @@ def doctor(url: Url = "http://127.0.0.1:8900", token: Token = None, timeout: Tim
         out.print(table(found))
     for fault in found.faults:
         out.print(Text(fault, style="red"))
-    out.print(Text("all is well" if found.healthy else "something is wrong", style="green" if found.healthy else "red"))
+    out.print(Text(found.verdict, style="green" if found.healthy else "red"))
     if not found.healthy:
         raise typer.Exit(1)
 

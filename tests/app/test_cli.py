@@ -223,6 +223,33 @@ def test_doctor_notes_what_is_not_wrong(answering: tuple[Serve, list[Any]], valu
     result = runner.invoke(main, ["doctor", "--url", answering[0](fleet(worker(**values)))])
     assert result.exit_code == 0
     assert words in result.stdout
+    assert "nothing is wrong; see the advice" in result.stdout
+
+
+def test_doctor_notes_an_instance_that_drains_and_says_when_a_model_has_no_other(
+    answering: tuple[Serve, list[Any]],
+) -> None:
+    answers = fleet(worker())
+    first, second = answers["/instances"][1]["instances"] = [
+        {"id": name, "model": "org/model", "draining": False, "workers": [worker()]} for name in ("one", "two")
+    ]
+    first["draining"] = True
+    result = runner.invoke(main, ["doctor", "--url", answering[0](answers)])
+    assert result.exit_code == 0
+    assert "gets no new requests" in result.stdout
+    assert "all is well" not in result.stdout
+    second["draining"] = True
+    result = runner.invoke(main, ["doctor", "--url", answering[0](answers)])
+    assert result.exit_code == 1
+    assert "every instance of org/model is draining" in result.stdout
+
+
+def test_doctor_says_that_the_state_store_fails(answering: tuple[Serve, list[Any]]) -> None:
+    answers = fleet(worker())
+    for store, status in ((None, 0), ({"ok": True}, 0), ({"ok": False, "op": "append", "reason": "oom"}, 1)):
+        answers["/readyz"][1]["state_store"] = store
+        result = runner.invoke(main, ["doctor", "--url", answering[0](answers)])
+        assert (result.exit_code, "the state store fails (append: oom)" in result.stdout) == (status, status == 1)
 
 
 def test_doctor_looks_at_the_process_too(answering: tuple[Serve, list[Any]]) -> None:
