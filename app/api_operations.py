@@ -26,7 +26,7 @@ def operations_api(service: Service) -> APIRouter:
 
     @api.get("/", summary="Where things are")
     async def index() -> Response:
-        paths = ["/docs", "/instances", "/index/stats", "/metrics", "/healthz", "/readyz"]
+        paths = ["/docs", "/openapi.json", "/instances", "/index/stats", "/metrics", "/healthz", "/readyz"]
         return json_answer({"service": "kvroute", "version": VERSION, "see": paths})
 
     @api.get("/healthz", summary="200 while the process and its tasks live")

@@ -192,6 +192,14 @@ def test_state_lies_in_memory_or_redis_and_passwords_are_not_shown(file: Path, s
     assert "secret-word" not in repr(settings)
 
 
+def test_what_a_missing_url_and_an_empty_state_must_be_is_said_once(file: Path) -> None:
+    text = refusal(file, "instances: [{id: a, engine: vllm, model: m}]")
+    assert "instances.0.url: is missing; allowed: http://host:port, where" in text
+    text = refusal(file, "", KVROUTE_STATE="")
+    assert 'state = "": must begin with one of memory://, redis://' in text
+    assert text.count("redis+cluster://") == 1
+
+
 @pytest.mark.parametrize(
     "state", ["file:///x", "redis://user:secret-word@host/x", "postgres://secret-word@h", "redis://"]
 )
