@@ -218,7 +218,7 @@ def test_an_export_leaves_out_what_it_cannot_read_and_says_so(server: RedisServe
     server.command("HSET", next(iter(server.command("KEYS", "*/1}:snap"))), "v", "99")
     status, out, errors = run("export", tmp_path / "state")
     assert status == 0
-    assert out.startswith("1 workers")
+    assert out.startswith("1 worker")
     assert "left out, not readable: vllm [red]0/1" in errors
 
 
