@@ -129,6 +129,7 @@ def test_keep_runs_until_interrupted() -> None:
         assert {one["instance"] for one in answer["candidates"]} == {"vllm-0", "vllm-1", "vllm-2", "sglang-0"}
         urls = _urls(url)
         assert len(urls) == 5
+        assert _statuses_of_the_readme(url) == [200, 200, 200, 204, 204, 201, 204, 204]
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     _assert_nobody_answers(urls)
@@ -142,6 +143,16 @@ def test_a_demo_that_is_ended_early_takes_its_processes_along() -> None:
         process.terminate()
         assert process.wait(60) == 130
     _assert_nobody_answers(urls)
+
+
+def _statuses_of_the_readme(url: str) -> list[int]:
+    """What the requests under "Ask it" are answered, sent as they stand there but for the port, in their order."""
+    text = (ROOT / "README.md").read_text().partition("## Ask it")[2].partition("\n## ")[0]
+    script = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("http://127.0.0.1:8900", url)
+    script = script.replace("curl -s ", r"curl -s -w '\n%{stderr}%{http_code}\n' ")
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert all(json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    return [int(line) for line in done.stderr.split()]
 
 
 @contextmanager
