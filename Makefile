@@ -120,8 +120,9 @@ clean:  ## remove .venv, caches and build products
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml requirements.lock CMakeLists.txt $(wildcard index/core/*.cpp index/core/*.h) | $(PYTHON)
-	$(PIP) install --quiet --requirement requirements.lock
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@echo "Installing the locked packages and building the native core: one to two minutes"
+	@$(PIP) install --quiet --requirement requirements.lock
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch "$@"
 
 $(PYTHON):

@@ -26,7 +26,7 @@ def operations_api(service: Service) -> APIRouter:
 
     @api.get("/", summary="Where things are")
     async def index() -> Response:
-        paths = ["/docs", "/instances", "/index/stats", "/metrics", "/healthz", "/readyz"]
+        paths = ["/docs", "/openapi.json", "/instances", "/index/stats", "/metrics", "/healthz", "/readyz"]
         return json_answer({"service": "kvroute", "version": VERSION, "see": paths})
 
     @api.get("/healthz", summary="200 while the process and its tasks live")
@@ -43,7 +43,8 @@ def operations_api(service: Service) -> APIRouter:
     @api.get("/readyz", summary="200 once every instance is live or was tried")
     async def readyz() -> Response:
         waiting = service.waiting()
-        return json_answer({"ready": not waiting, "waiting_for": waiting}, 503 if waiting else 200)
+        body = {"ready": not waiting, "waiting_for": waiting, "state_store": service.store()}
+        return json_answer(body, 503 if waiting else 200)
 
     @api.get("/metrics", summary="Prometheus text")
     async def metrics() -> Response:

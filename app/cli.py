@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from app.asking_kvroute import Kvroute, NoAnswer
@@ -16,13 +15,13 @@ from app.cli_state import state_commands
 from app.doctor import examine, table
 from app.explain import UnreadableTokens, candidates_table, headline, read_tokens
 from app.logs import configure_logs
-from app.settings import HashSettings, Settings
+from app.settings import Settings
 from app.settings_file import SettingsError, load_settings
+from app.settings_summary import doubts, instances_table, summary
 from app.shown import encodable, shown
 from app.terminal import console, fail
 from app.version import VERSION
 from index.native import FAULT
-from store.state_url import shown_url
 
 BAD_SETTINGS = 2
 
@@ -46,9 +45,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on")] = 8900,
 ) -> None:
     """Run the router. SIGTERM and SIGINT stop it after the requests in flight."""
-    settings = _settings(config)
-    if FAULT is not None:
-        fail(str(FAULT), BAD_SETTINGS)
+    settings = _startable(config)
     configure_logs(settings.log)
     from app.serving import run  # noqa: PLC0415 - the other commands need not wait for the whole application
 
@@ -65,10 +62,12 @@ def version() -> None:
 @main.command("config-check")
 def config_check(file: Annotated[Path, typer.Argument(help="settings file")]) -> None:
     """Check a settings file, with the environment over it. Exit status 0 or 2."""
-    settings = _settings(file)
+    settings = _startable(file)
     out = console()
-    out.print(_summary(settings))
-    out.print(_instances(settings))
+    out.print(summary(settings))
+    out.print(instances_table(settings))
+    for doubt in doubts(settings):
+        out.print(Text(doubt, style="yellow"))
 
 
 @main.command()
@@ -84,7 +83,7 @@ def doctor(url: Url = "http://127.0.0.1:8900", token: Token = None, timeout: Tim
         out.print(table(found))
     for fault in found.faults:
         out.print(Text(fault, style="red"))
-    out.print(Text("all is well" if found.healthy else "something is wrong", style="green" if found.healthy else "red"))
+    out.print(Text(found.verdict, style="green" if found.healthy else "red"))
     if not found.healthy:
         raise typer.Exit(1)
 
@@ -129,11 +128,15 @@ def _routed(url: str, token: str | None, timeout_s: float, question: dict[str, o
     return answer
 
 
-def _settings(file: Path | None) -> Settings:
+def _startable(file: Path | None) -> Settings:
+    """Settings with which the router starts, as far as can be told without starting it."""
     try:
-        return load_settings(file, os.environ)
+        settings = load_settings(file, os.environ)
     except SettingsError as error:
         fail(str(error), BAD_SETTINGS)
+    if FAULT is not None:
+        fail(str(FAULT), BAD_SETTINGS)
+    return settings
 
 
 def _tokens(source: str | None) -> list[int]:
@@ -146,31 +149,6 @@ def _tokens(source: str | None) -> list[int]:
         fail(f"{shown(source)} cannot be read: {error.strerror}", 2)
     except UnreadableTokens as error:
         fail(str(error), 2)
-
-
-def _summary(settings: Settings) -> Table:
-    made = Table("setting", "value", title="settings")
-    made.add_row("state", Text(shown_url(settings.state.get_secret_value())))
-    made.add_row("hash", _hash(settings.hash))
-    for model in settings.models:
-        made.add_row(Text(f"hash of {model}"), _hash(settings.hash_for(model)))
-    made.add_row("auth", "a token is needed" if settings.auth.token else "open")
-    made.add_row("body", f"up to {settings.limits.body_bytes} bytes, {settings.limits.prompt_tokens} tokens")
-    made.add_row("log", f"{settings.log.level}, {settings.log.format}")
-    return made
-
-
-def _hash(own: HashSettings) -> Text:
-    return Text(f"{own.algorithm}, seed {own.seed}, {own.policy}, verify {own.verify}")
-
-
-def _instances(settings: Settings) -> Table:
-    made = Table("id", "engine", "model", "url", "events", "ranks", "weight", title="instances")
-    for one in settings.instances:
-        ranks = str(one.dp_size or "learnt")
-        cells = (one.id, one.engine.value, one.model, one.url, one.events or "learnt", ranks, f"{one.weight:g}")
-        made.add_row(*(Text(cell) for cell in cells))
-    return made
 
 
 if __name__ == "__main__":

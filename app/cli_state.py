@@ -17,7 +17,7 @@ from app.export_file import BadExport
 from app.logs import configure_logs
 from app.settings import LogSettings, Settings
 from app.settings_file import SettingsError, load_settings
-from app.shown import shown
+from app.shown import counted, shown
 from app.stored_worker import StoredWorker, instances_table, read_stored, workers_table
 from app.terminal import console, fail, progress
 from app.transfer import check_export, export_state, import_state
@@ -79,7 +79,8 @@ def export_(
     for worker in done.unreadable:
         typer.echo(f"left out, not readable: {_name(worker)}", err=True)
     typer.echo(
-        f"{done.workers} workers with {done.entries} log entries and {done.instances} instances written to {file}"
+        f"{counted(done.workers, 'worker')} with {counted(done.entries, 'log entry', 'log entries')} and"
+        f" {counted(done.instances, 'instance')} written to {file}"
     )
 
 
@@ -110,7 +111,7 @@ def import_(
         fail(f"{shown(str(file), 300)} is not used: {error}", MISUSED)
     for name in (*done.kept_instances, *map(_name, done.kept_workers)):
         typer.echo(f"kept what is in the store: {shown(name, 300)}", err=True)
-    typer.echo(f"{done.workers} workers and {done.instances} instances stored")
+    typer.echo(f"{counted(done.workers, 'worker')} and {counted(done.instances, 'instance')} stored")
 
 
 @state_commands.command()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 
 from app.candidates import trust_of
-from app.fleet import Instance, TrackedWorker
+from app.fleet import Instance, TrackedWorker, WorkerState
 from engine.identity import HashReport
 from index.block_hash import HashIdentity
 from index.index import Index
 
 BROKEN = "every batch of its event stream was unusable: see wire_errors; is this engine's release supported?"
 
+SILENT = "does not answer, neither at its url nor with events: is it running?"
 
 UNCERTAIN = "what it holds counts for nothing until its event stream is heard again"
 
@@ -38,6 +39,8 @@ def describe(instance: Instance, index: Index) -> dict[str, object]:
 
 def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | None:
     """What to change, in words; None when nothing is wrong."""
+    if instance.state_of(tracked, now) is WorkerState.GONE:
+        return SILENT
     if instance.unusable is not None:
         return instance.unusable
     if tracked.broken:

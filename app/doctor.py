@@ -38,6 +38,14 @@ class Examination(NamedTuple):
         """Whether nothing must be looked at."""
         return not self.faults and all(line.wrong is None for line in self.workers)
 
+    @property
+    def verdict(self) -> str:
+        """All in a few words."""
+        if not self.healthy:
+            return "something is wrong"
+        noted = any(line.note is not None for line in self.workers)
+        return "nothing is wrong; see the advice" if noted else "all is well"
+
 
 def examine(kvroute: Kvroute) -> Examination:
     """Ask for health, readiness and instances. Raises NoAnswer."""
@@ -49,11 +57,13 @@ def examine(kvroute: Kvroute) -> Examination:
         faults.append(f"healthz answers {health}: a task of the process has died; restart it and read its log")
     if ready != 200:
         faults.append(f"readyz answers {ready}: {shown(_waiting(readiness), 300)}")
+    faults += _of_store(readiness.get("state_store"))
     if status != 200:
         faults.append(f"instances answers {status}")
     instances = [entry for entry in _list(answer.get("instances")) if isinstance(entry, dict)]
     if status == 200 and not instances:
         faults.append("there are no instances: name them in the settings file, or POST /instances")
+    faults += _of_drained_models(instances)
     return Examination(faults, [line for instance in instances for line in _lines(instance)])
 
 
@@ -65,6 +75,23 @@ def table(examination: Examination) -> Table:
         cells = (line.instance, line.dp_rank, line.state, line.trust, line.hash_status, line.lag)
         made.add_row(*(Text(cell) for cell in cells), advice)
     return made
+
+
+def _of_store(store: object) -> Iterator[str]:
+    if isinstance(store, dict) and store.get("ok") is False:
+        yield (
+            f"the state store fails ({shown(store.get('op'))}: {shown(store.get('reason'))}): requests are routed, but"
+            " nothing is kept for a restart or told to other replicas; see docs/operations.md, When Redis is ill"
+        )
+
+
+def _of_drained_models(instances: list[dict[str, object]]) -> Iterator[str]:
+    models: dict[str, list[bool]] = {}
+    for instance in instances:
+        models.setdefault(shown(instance.get("model")), []).append(instance.get("draining") is True)
+    for model, draining in models.items():
+        if all(draining):
+            yield f"every instance of {model} is draining: its requests get 503; POST /instances/ID/undrain ends it"
 
 
 def _lines(instance: dict[str, object]) -> Iterator[WorkerLine]:
@@ -85,7 +112,7 @@ def _lines(instance: dict[str, object]) -> Iterator[WorkerLine]:
             hash_status=shown(identity.get("status")),
             lag=f"{lag:.2f} s" if isinstance(lag, int | float) else "-",
             wrong=(words or wrong) if wrong else None,
-            note=words or _note(worker),
+            note=words or _note(worker, instance.get("draining") is True),
         )
 
 
@@ -94,9 +121,9 @@ def _wrong(worker: dict[str, object], identity: dict[str, object], silent: bool)
         case "refused":
             return "refused: its events cannot be used, it gets requests by load only"
         case "gone":
-            return "gone: neither its events nor its HTTP answer; is it running?"
+            return "does not answer, neither at its url nor with events: is it running?"
         case "connecting" if silent:
-            return "it answers neither at its url nor with events: is it running, and is the url right?"
+            return "does not answer, neither at its url nor with events: is it running, and is the url right?"
         case "connecting":
             return "no contact with its event stream: check the events endpoint and the engine's --kv-events-config"
     if identity.get("status") == "mismatch":
@@ -106,8 +133,10 @@ def _wrong(worker: dict[str, object], identity: dict[str, object], silent: bool)
     return None
 
 
-def _note(worker: dict[str, object]) -> str | None:
+def _note(worker: dict[str, object], draining: bool) -> str | None:
     lag = worker.get("lag_s")
+    if draining:
+        return "draining: it gets no new requests; POST /instances/ID/undrain ends it"
     if isinstance(lag, int | float) and lag > _SLOW_LAG_S:
         return "its events come late, or the clocks differ"
     if worker.get("wire_errors"):

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from app.shown import shown
 
-_COLUMNS = ("matched", "reusable", "gpu/cpu/disk", "trust", "running", "waiting", "kv", "score", "why not")
+_COLUMNS = ("matched", "reusable", "gpu/cpu/disk", "trust", "running", "waiting", "kv", "score", "remark")
 
 
 class UnreadableTokens(Exception):

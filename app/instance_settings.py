@@ -48,7 +48,7 @@ class InstanceSettings(BaseModel):
     id: InstanceId = Field(description="any text of 1..128 characters without control characters but . and .., unique")
     engine: Annotated[EngineKind, Field(strict=False)] = Field(description="vllm or sglang")
     model: ModelName = Field(description="the base model's name as requests give it")
-    url: Url = Field(description="where the gateway sends requests: http://host:port")
+    url: Url = Field(description="http://host:port, where the gateway sends requests")
     events: Endpoint | None = Field(default=None, description="rank 0's event endpoint, tcp://host:port; null: learnt")
     replay: Endpoint | None = Field(default=None, description="rank 0's replay endpoint, tcp://host:port; null: learnt")
     topic: Annotated[PlainText, Field(max_length=256)] = Field(

@@ -1,4 +1,4 @@
-"""RFC 9457 answers: every error leaves as `application/problem+json`, never with the input it is about."""
+"""RFC 9457 answers: every error leaves as `application/problem+json`, never with the prompt it is about."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from app.instance_settings import InstanceSettings
 from app.logs import Repeats
 from app.metrics import Metrics
+from app.store_failures import StoreFailures
 from store.state import (
     Change,
     Deleted,
@@ -66,6 +67,7 @@ class Registry:
     def __init__(self, store: StateStore, members: Members, metrics: Metrics, lost: Callable[[], None]) -> None:
         """`lost` is told that the store lost the registry, and perhaps more."""
         self.ready = False
+        self.failures = StoreFailures()
         self._store = store
         self._members = members
         self._metrics = metrics
@@ -185,6 +187,7 @@ class Registry:
 
     async def _failed(self, error: StateError, pause_s: float) -> float:
         """Count, wait, and how long to wait the next time."""
+        self.failures.note(error)
         self._metrics.state_errors.labels(error.op).inc()
         if (held_back := self._repeats.due(error.op)) is not None:
             _log.warning("state store", op=error.op, reason=error.reason, held_back=held_back)

@@ -12,7 +12,7 @@ import httpx
 import structlog
 
 from app.adapters import AdapterLabels
-from app.candidates import candidates_for
+from app.candidates import candidates_for, unknown_names
 from app.fleet import Fleet, Target
 from app.instance_body import FinishedReport
 from app.logs import Repeats
@@ -21,6 +21,7 @@ from app.problems import Problem
 from app.route_body import check_prompt
 from app.route_request import RouteRequest
 from app.settings import LimitSettings
+from app.shown import shown
 from app.standings import Standings
 from app.tokenising import tokens_of
 from engine.tokenise import TokeniseError
@@ -34,6 +35,8 @@ from router.route import Router
 _log = structlog.stdlib.get_logger("kvroute.route")
 
 REMEMBERED_REQUESTS = 131_072
+SHOWN_NAMES = 20
+"""Unknown candidates that an error names at most."""
 TOKENISE_LOG_S = 10.0
 """One line per model and kind of failure in so many seconds."""
 
@@ -133,7 +136,7 @@ class Routing:
             candidates = candidates_for(request, target, matches, now)
             decision = self.router.decide(query, candidates, now)
             if decision is None:
-                raise self._nobody(candidates)
+                raise _nobody(request, target, candidates)
         else:
             candidates = []
             decision = self.router.decide_among(query, standing, matches if request.reads_cache else {}, now)
@@ -194,15 +197,21 @@ class Routing:
             groups.setdefault((label, path), set()).update(one.worker for one in instance.workers.values())
         return groups
 
-    @staticmethod
-    def _nobody(candidates: list[Candidate]) -> Problem:
-        why = [{"instance": one.worker.instance, "dp_rank": one.worker.dp_rank, "why": one.why} for one in candidates]
-        return Problem(503, "no eligible instance", extra={"instances": why}, headers={"retry-after": "1"})
-
 
 def untokenised(error: TokeniseError) -> Problem:
     """The answer to a request whose text could not be tokenised, where tokens are needed."""
     return Problem(422 if error.kind == "template" else 504, f"the text could not be tokenised: {error.detail}")
+
+
+def _nobody(request: RouteRequest, target: Target, candidates: list[Candidate]) -> Problem:
+    """Why each worker may not be chosen, and which of the request's candidates name no instance of the model."""
+    why = [{"instance": one.worker.instance, "dp_rank": one.worker.dp_rank, "why": one.why} for one in candidates]
+    unknown = [shown(name) for name in unknown_names(request.candidates or (), target.instances)[:SHOWN_NAMES]]
+    detail = "no eligible instance"
+    if unknown:
+        detail += f"; these candidates name no instance of the model: {', '.join(unknown)}"
+    extra = {"instances": why, "unknown_candidates": unknown}
+    return Problem(503, detail, extra=extra, headers={"retry-after": "1"})
 
 
 def _namespace(request: RouteRequest, target: Target) -> str:

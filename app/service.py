@@ -168,6 +168,15 @@ class Service:
         waiting = [one.id for one in self.around.fleet if not one.tried]
         return waiting if self.state is None or self.state.registry.ready else [*waiting, "the state store"]
 
+    def store(self) -> dict[str, object] | None:
+        """How the state store is, as JSON; None when nothing outlives the process."""
+        if self.state is None:
+            return None
+        failure = self.state.failure(self.settings.state_store.call_timeout_s)
+        if failure is None:
+            return {"ok": True, "op": None, "reason": None}
+        return {"ok": False, "op": failure.op, "reason": failure.reason}
+
     @property
     def healthy(self) -> bool:
         """Whether every task lives."""

@@ -139,7 +139,7 @@ class Settings(BaseModel):
 
     state: Annotated[SecretStr, AfterValidator(_reachable_state)] = Field(
         default=SecretStr("memory://"),
-        description="memory://, redis://, rediss://, redis+cluster:// or rediss+cluster://[user:password@]host:port[/db]",
+        description="memory:// alone, or after another beginning [user:password@]host:port[/db]",
     )
     state_tokens: bool = Field(
         default=True, description="false: the state of SGLang instances, which holds prompt tokens, is not stored"

@@ -15,6 +15,21 @@ from pydantic import BaseModel
 from app.shown import shown
 
 PREFIX = "KVROUTE_"
+_OF_OTHERS = frozenset(
+    PREFIX + name
+    for name in (
+        *("CONFIG", "CORE", "CORE_FILE", "PURE"),  # the command line, index/native.py, tests, the build
+        *("URLS", "TIMEOUT_S", "TOKEN", "TOKEN_FILE"),  # gateways
+        *("VERSION", "TRACE", "LIVE"),  # docker-compose.yml, benchmarks
+    )
+)
+"""Variables that something else of kvroute reads: they may stand in the same environment."""
+
+_SERVICE_LINK = re.compile(
+    r"KVROUTE(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""What Kubernetes gives every pod for a Service whose name begins with kvroute."""
+
 Path = tuple[str | int, ...]
 """Where a value stands: keys and list positions from the top."""
 
@@ -51,18 +66,21 @@ def read_yaml(text: str) -> dict[str, object]:
 def read_environment(environ: Mapping[str, str], model: type[BaseModel]) -> dict[Path, tuple[str, object]]:
     """For each setting in the environment: its path, the variable's name and its value, read by the setting's type.
 
-    Other variables that begin with KVROUTE_ are none of our business (Kubernetes makes KVROUTE_PORT and the like
-    for a service called kvroute), unless they look like a misspelt setting.
+    UnreadableText for any other variable that begins with KVROUTE_ and that nobody else makes or reads: a setting that
+    has no effect is worse than a start that fails.
     """
     found: dict[Path, tuple[str, object]] = {}
     for name in sorted(environ):
         if not name.startswith(PREFIX):
             continue
         keys = name.removeprefix(PREFIX).lower().split("__")
+        if len(keys) > 1 and _is_list(model, keys[0]):
+            whole = PREFIX + keys[0].upper()
+            raise UnreadableText(f"environment {shown(name)}: {whole} takes the whole list as JSON, not single keys")
         if keys[0] in model.model_fields and all(keys):
             found[tuple(keys)] = (name, _value(environ[name], _annotation(model, keys)))
-        elif near := _misspelt(keys, model):
-            raise UnreadableText(f"environment {name}: unknown setting; {near}")
+        elif name not in _OF_OTHERS and not _SERVICE_LINK.fullmatch(name):
+            raise UnreadableText(f"environment {shown(name)}: unknown setting; {_hint(name, keys, model)}")
     return found
 
 
@@ -120,6 +138,10 @@ def _annotation(model: type[BaseModel], keys: list[str]) -> object:
     return annotation
 
 
+def _is_list(model: type[BaseModel], section: str) -> bool:
+    return section in model.model_fields and typing.get_origin(model.model_fields[section].annotation) is list
+
+
 def _value(text: str, annotation: object) -> object:
     """Text stays text; flags take true/false, yes/no, on/off, 1/0; all else is JSON. What fits nothing stays text."""
     leaves = set(_leaves(annotation))
@@ -140,8 +162,25 @@ def _leaves(annotation: object) -> list[object]:
     return [leaf for part in parts for leaf in _leaves(part)] if parts else [annotation]
 
 
-def _misspelt(keys: list[str], model: type[BaseModel]) -> str | None:
-    near = difflib.get_close_matches(keys[0], model.model_fields, n=1, cutoff=0.75)
-    if len(keys) == 1:
-        return f"did you mean {PREFIX}{near[0].upper()}?" if near else None
-    return f"did you mean {near[0].upper()}?" if near else f"sections are {', '.join(model.model_fields)}"
+def _hint(name: str, keys: list[str], model: type[BaseModel]) -> str:
+    """What was meant, or what there is. One underscore for two is the likeliest slip."""
+    if len(keys) > 1:
+        near = difflib.get_close_matches(keys[0], model.model_fields, n=1, cutoff=0.75)
+        return f"did you mean {near[0].upper()}?" if near else f"sections are {', '.join(model.model_fields)}"
+    names = [*_names(model), *_OF_OTHERS]
+    near = [one for one in names if one.replace("__", "_") == name]
+    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.85)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"a key is {PREFIX}<SECTION>__<KEY>, with two underscores; sections are {', '.join(model.model_fields)}"
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    """All variables that set something."""
+    names = []
+    for section, field in model.model_fields.items():
+        names.append(PREFIX + section.upper())
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            names += [f"{names[-1]}__{key.upper()}" for key in inner.model_fields]
+    return names

@@ -43,3 +43,8 @@ def json_safe(value: object) -> object:
     if value is None or (isinstance(value, int) and value.bit_length() <= _SHOWN_BITS):
         return value
     return shown(value)
+
+
+def counted(count: int, one: str, more: str | None = None) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{count} {one if count == 1 else more or one + 's'}"

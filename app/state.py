@@ -45,6 +45,10 @@ class State:
             asyncio.create_task(self.registry.run(), name="share instances"),
         ]
 
+    def failure(self, longest_call_s: float) -> StateError | None:
+        """What the store failed at lately; None when it works. `longest_call_s` is the time limit of a call."""
+        return self.writer.failures.fresh(longest_call_s) or self.registry.failures.fresh(longest_call_s)
+
     async def close(self) -> None:
         """Write what can be written in a short time; let go of the store."""
         await self.writer.drain(DRAIN_S)

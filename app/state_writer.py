@@ -20,6 +20,7 @@ from app.metrics import Metrics
 from app.saved_state import pack_batch, pack_worker
 from app.state_limits import WriterLimits
 from app.state_queue import StateQueue
+from app.store_failures import StoreFailures
 from index.block_hash import HashIdentity
 from index.dump import Recorded
 from index.index import Index
@@ -53,6 +54,7 @@ class StateWriter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
+        self.failures = StoreFailures(clock)
         self.adopt: Callable[[Worker], None] = lambda worker: None
         """Told of a worker of which a better state is stored."""
         self._index = index
@@ -292,6 +294,7 @@ class StateWriter:
 
     def _failed(self, error: StateError) -> None:
         self._probe_at = 0.0  # nobody knows what is left
+        self.failures.note(error)
         self._metrics.state_errors.labels(error.op).inc()
         if (held_back := self._repeats.due(error.op)) is not None:
             _log.warning("state store", op=error.op, reason=error.reason, held_back=held_back)

@@ -64,6 +64,7 @@ class ListenerSection(BaseModel):
     idle_s: Seconds = _STREAM.idle_s
     idle_max_s: Seconds = _STREAM.idle_max_s
     fingerprint_s: Seconds = _STREAM.fingerprint_s
+    inquiry_s: Seconds = _STREAM.inquiry_s
     resync_s: Seconds = _STREAM.resync_s
     clock_step_s: Seconds = _STREAM.clock_step_s
     held_batches: Count = _STREAM.held_batches

@@ -53,24 +53,27 @@ def run(processes: DemoProcesses, folder: Path, port: int, *, keep: bool) -> Non
     with RouterClient(f"http://127.0.0.1:{port}") as router:
         with _time_limit(), contextlib.closing(Scenes(screen, processes, router, folder)) as scenes:
             scenes.run(port)
+            opening = scenes.opening()
         screen.print(f"\nThat took {time.monotonic() - began:.1f} s.", end=" ")
-        _where_to_look(screen, router.url, keep)
+        _where_to_look(screen, router.url, port, opening, keep=keep)
         with contextlib.suppress(KeyboardInterrupt):
             while keep:
                 processes.check()
                 time.sleep(0.5)
 
 
-def _where_to_look(screen: Console, url: str, keep: bool) -> None:
-    running = "Everything runs until Ctrl-C:" if keep else "make demo ARGS=--keep leaves it all running, to look at:"
-    screen.print(running)
+def _where_to_look(screen: Console, url: str, port: int, opening: str, *, keep: bool) -> None:
+    again = f'make demo ARGS="--keep --port {port}" leaves it all running, to look at:'
+    screen.print("Everything runs until Ctrl-C:" if keep else again)
     say = screen.out  # unwrapped, to be copied
-    say(f"\n  {url}/docs       the whole interface")
-    say(f"  {url}/metrics    for Prometheus")
+    say(f"\n  {url}/docs            the whole interface, as a page that needs the internet")
+    say(f"  {url}/openapi.json    the same as JSON")
+    say(f"  {url}/metrics         for Prometheus")
     say("\nand to try:\n")
     say(f"  curl -s {url}/instances/{STRANGER}")
     say(f"  curl -s {url}/route -H 'Content-Type: application/json' \\")
-    say("""       -d '{"model": "tiny", "prompt": "Where would this go?", "explain": true}'""")
+    say(f"""       -d '{{"model": "tiny", "prompt": "{opening}", "explain": true}}'""")
+    say("\n(that is how one of the documents begins, so it goes where that is cached)")
 
 
 @contextlib.contextmanager

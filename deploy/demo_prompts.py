@@ -53,6 +53,10 @@ class Script:
             else:
                 yield Ask(f"{name}, question {numbers[name]}", name, new, False)
 
+    def openings(self, words: int) -> list[str]:
+        """How each document begins."""
+        return [" ".join(text.split()[:words]) for text in self._texts.values()]
+
     def body(self, ask: Ask) -> dict[str, Any]:
         """The prompt as fields of a request: `messages` or `prompt`."""
         if ask.is_chat:

@@ -21,6 +21,7 @@ from deploy.demo_table import Routed, comparison, decisions, legend, totals
 
 START_S = 30
 FOLLOW_S = 10
+OPENING_WORDS = 24
 STRANGER = "vllm-2"
 FLEET = {"vllm-0": "vllm", "vllm-1": "vllm", "sglang-0": "sglang"}
 
@@ -48,6 +49,14 @@ class Scenes:
         self._meet_stranger()
         self._lose_engine()
         self._show_hit_rate()
+
+    def opening(self) -> str:
+        """The beginning of the document of which most is held now: a prompt to try. It is a few blocks long."""
+        held = {
+            text: max(one["reusable_tokens"] for one in self._router.match({"model": MODEL, "prompt": text}))
+            for text in Script().openings(OPENING_WORDS)
+        }
+        return max(held, key=lambda text: held[text])
 
     def close(self) -> None:
         """Close all connections."""

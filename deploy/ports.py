@@ -12,7 +12,7 @@ from collections.abc import Iterator
 HOST = "127.0.0.1"
 FIRST, LAST = 18_000, 32_000
 TRIES = 100
-_LAST_PORT = 65_535
+LAST_PORT = 65_535
 
 
 def free_ports(count: int = 1) -> int:
@@ -35,7 +35,7 @@ def taken_ports(first: int, count: int) -> list[int]:
 
 
 def _is_free(port: int) -> bool:
-    if not 0 < port <= _LAST_PORT:
+    if not 0 < port <= LAST_PORT:
         return False
     try:
         socket.create_server((HOST, port)).close()

@@ -16,8 +16,9 @@ import yaml
 from rich.console import Console
 from rich.live import Live
 
-from deploy.ports import free_ports, taken_ports
+from deploy.ports import LAST_PORT, free_ports, taken_ports
 from deploy.stack.compose_file import Service, read_services
+from deploy.stack.curls import curls
 from deploy.stack.failure import StackFailed
 from deploy.stack.loopback import Loopback
 from deploy.stack.program import Program, laid_out, missing_programs
@@ -73,36 +74,42 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
     screen = Console(highlight=False)
     stack = Stack(_programs(services, options.first_port, folder))
     screen.print(f"Variables from {env_file.name}; files and logs in {folder}")
+    screen.print("Ports: free ones, or from --first-port on. GATEWAY_PORT etc. are for containers.")
     async with asyncio.TaskGroup() as tasks, stack.running():
         describing = tasks.create_task(_describe(stack, options.describe)) if options.describe else None
         try:
-            await (_check if options.check else _stay)(stack, screen, variables.get("MODEL", "tiny"))
+            await (_check if options.check else _stay)(stack, screen, variables)
         finally:
             if describing:
                 describing.cancel()
 
 
-async def _check(stack: Stack, screen: Console, model: str) -> None:
-    took_s = await stack.healthy(START_S)
-    screen.print(stack.table())
-    screen.print(f"All health checks green after {took_s:.1f} s.")
-    for sentence in await tried(stack.url, model):
+async def _check(stack: Stack, screen: Console, variables: dict[str, str]) -> None:
+    await _until_healthy(stack, screen)
+    for sentence in await tried(stack.url, variables.get("MODEL", "tiny")):
         screen.print(sentence)
+    screen.print("The check passed.")
 
 
-async def _stay(stack: Stack, screen: Console, model: str) -> None:
+async def _stay(stack: Stack, screen: Console, variables: dict[str, str]) -> None:
     """Show the table until cancelled: redrawn on a terminal, else printed once all is well."""
     if not screen.is_terminal:
-        took_s = await stack.healthy(START_S)
-        screen.print(stack.table())
-        screen.print(f"All health checks green after {took_s:.1f} s.")
-    else:
-        screen.print(f"Model {model!r} at {stack.url('gateway')}/v1. Ctrl-C ends it all.\n")
+        await _until_healthy(stack, screen)
+    model = variables.get("MODEL", "tiny")
+    screen.print(f"Model {model!r} at {stack.url('gateway')}/v1. Ctrl-C ends it all.\n")
+    screen.out(curls(stack.url, variables), end="\n\n")  # unwrapped, to be copied
     with Live(stack.table(), console=screen, auto_refresh=False) as live:
         while True:
             await asyncio.sleep(_SHOW_S)
             if screen.is_terminal:
                 live.update(stack.table(), refresh=True)
+
+
+async def _until_healthy(stack: Stack, screen: Console) -> None:
+    screen.print(f"Waiting until all health checks are green: usually 5 to 15 s, {START_S:g} s at most")
+    took_s = await stack.healthy(START_S)
+    screen.print(stack.table())
+    screen.print(f"All health checks green after {took_s:.1f} s.")
 
 
 async def _describe(stack: Stack, file: Path) -> None:
@@ -124,6 +131,10 @@ def _runnable(services: list[Service]) -> list[Service]:
 
 def _programs(services: list[Service], first_port: int | None, folder: Path) -> list[Program]:
     count = sum(len(service.ports) for service in services)
+    if first_port is not None and not 0 < first_port <= LAST_PORT - count + 1:
+        raise StackFailed(
+            f"--first-port {first_port}: {count} ports are needed, so 1..{LAST_PORT - count + 1} is allowed"
+        )
     if first_port is not None and (taken := taken_ports(first_port, count)):
         raise StackFailed(f"--first-port {first_port}: {count} ports are needed; in use: {', '.join(map(str, taken))}")
     try:

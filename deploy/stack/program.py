@@ -25,7 +25,7 @@ PACKAGES = {
 
 @dataclass(frozen=True)
 class Program:
-    """A process to run. `log` receives what it writes."""
+    """A process to run. `log` receives what it writes. `aliases` are further names of its host in the compose file."""
 
     name: str
     command: tuple[str, ...]
@@ -33,6 +33,7 @@ class Program:
     addresses: tuple[str, ...]
     health: HealthCheck
     log: Path
+    aliases: tuple[str, ...] = ()
 
 
 def laid_out(service: Service, loopback: Loopback, folder: Path) -> Program:
@@ -52,6 +53,7 @@ def laid_out(service: Service, loopback: Loopback, folder: Path) -> Program:
         tuple(loopback.addresses(service)),
         HealthCheck(tuple(map(rewritten, health.command)), health.interval_s, health.timeout_s, health.retries),
         folder / f"{service.name}.log",
+        service.hosts[1:],
     )
 
 

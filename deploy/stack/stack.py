@@ -59,7 +59,8 @@ class Stack:
             first, *further = one.program.addresses
             ports = " ".join(address.rpartition(":")[2] for address in further)
             health = f"[{_COLOURS[one.health]}]{one.health}[/]"
-            table.add_row(name, first, ports, health, str(max(0, one.starts - 1)))
+            names = ", ".join((name, *one.program.aliases))
+            table.add_row(names, first, ports, health, str(max(0, one.starts - 1)))
         return table
 
     def describe(self, file: Path) -> None:

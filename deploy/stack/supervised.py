@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from deploy.stack.failure import StackFailed
 from deploy.stack.program import Program, surroundings
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,8 @@ FIRST_WAIT_S, LONGEST_WAIT_S, STEADY_S = 0.1, 10.0, 10.0
 """Before a process is started again: doubled each time, and the first again after so many seconds of running."""
 EAGER_S = 0.5
 """Between two health checks of a service that has not been healthy since its start."""
+WRONG_SETTINGS = 2
+"""The exit status of routers and engines whose settings cannot work: starting them again would not help."""
 LOG_BYTES = 16 << 20
 """A longer log begins anew."""
 
@@ -40,7 +43,10 @@ class Supervised:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def run(self) -> None:
-        """Start it, start it again when it has ended, look after its health; end it when cancelled."""
+        """Start it, start it again when it has ended, look after its health; end it when cancelled.
+
+        StackFailed, with its last words, when it has never been well and ends because its settings are wrong.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_running())
             tasks.create_task(self._keep_checking())
@@ -59,6 +65,8 @@ class Supervised:
                 await self._process.wait()
             finally:
                 await self._end()
+            if self.health == "starting" and self._process.returncode == WRONG_SETTINGS:
+                raise StackFailed(f"{self.program.name} refuses its settings:\n{self.last_words()}")
             if self.health != "starting":
                 self.health = "unhealthy"
             self._ended.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -126,6 +127,52 @@ def test_config_check_takes_the_environment_into_account(tmp_path: Path, monkeyp
     assert runner.invoke(main, ["config-check", str(file)]).exit_code == 2
 
 
+def test_config_check_shows_every_key_that_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        CONFIG + "limits: {route_timeout_s: 3}\nstate_tokens: false\nstate_store: {ttl_s: 60, poll_s: 1}\n"
+        "router: {guard_multiple: 4}\nlistener:\nlog: {access: true}\n"
+    )
+    monkeypatch.setenv("KVROUTE_POLLING__TIMEOUT_S", "7")
+    shown = runner.invoke(main, ["config-check", str(file)]).stdout
+    rows = [re.sub(r"\W+$", "", " ".join(line.split("│")[1:3])).split(maxsplit=1) for line in shown.splitlines()]
+    found = {row[0]: row[1].strip() for row in rows if len(row) == 2}
+    assert found["limits"] == "route_timeout_s 3"
+    assert found["state_tokens"] == "false"
+    assert found["state_store"] == "ttl_s 60, poll_s 1"
+    assert found["router"] == "guard_multiple 4"
+    assert found["polling"] == "timeout_s 7"
+    assert "listener" not in found
+
+
+@pytest.mark.parametrize("command", [["config-check", "deploy/fleet.example.yaml"], ["serve"]])
+def test_a_core_that_cannot_serve_stops_the_start_and_the_check(command: list[str]) -> None:
+    environment = os.environ | {"KVROUTE_CORE": "rust"}
+    whole = [str(Path(sys.executable).with_name("kvroute")), *command]
+    ended = subprocess.run(whole, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "KVROUTE_CORE='rust': it must be one of auto, native, python\n")
+
+
+@pytest.mark.parametrize("seed", ["4294967296", "-1", "abc", "1e3"])
+def test_config_check_doubts_a_seed_with_which_no_engine_starts(seed: str, tmp_path: Path) -> None:
+    """vLLM hashes any text, but Python itself refuses these."""
+    file = tmp_path / "fleet.yaml"
+    file.write_text(f"hash: {{seed: '{seed}'}}")
+    result = runner.invoke(main, ["config-check", str(file)])
+    assert (result.exit_code, "does not start with such a PYTHONHASHSEED" in result.stdout) == (0, True)
+    environment = os.environ | {"PYTHONHASHSEED": seed}
+    assert subprocess.run([sys.executable, "-c", ""], env=environment, capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("seed", ["4294967295", "0", "042", " 7", "+7", "random", ""])
+def test_config_check_takes_every_seed_that_python_takes(seed: str, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(f"hash: {{seed: '{seed}'}}")
+    assert "PYTHONHASHSEED" not in runner.invoke(main, ["config-check", str(file)]).stdout
+    environment = os.environ | {"PYTHONHASHSEED": seed}
+    assert subprocess.run([sys.executable, "-c", ""], env=environment, capture_output=True, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("command", [["config-check"], ["serve", "--config"]])
 def test_a_bad_file_is_exit_status_2_and_says_file_key_value_and_what_is_allowed(
     command: list[str], tmp_path: Path
@@ -223,6 +270,33 @@ def test_doctor_notes_what_is_not_wrong(answering: tuple[Serve, list[Any]], valu
     result = runner.invoke(main, ["doctor", "--url", answering[0](fleet(worker(**values)))])
     assert result.exit_code == 0
     assert words in result.stdout
+    assert "nothing is wrong; see the advice" in result.stdout
+
+
+def test_doctor_notes_an_instance_that_drains_and_says_when_a_model_has_no_other(
+    answering: tuple[Serve, list[Any]],
+) -> None:
+    answers = fleet(worker())
+    first, second = answers["/instances"][1]["instances"] = [
+        {"id": name, "model": "org/model", "draining": False, "workers": [worker()]} for name in ("one", "two")
+    ]
+    first["draining"] = True
+    result = runner.invoke(main, ["doctor", "--url", answering[0](answers)])
+    assert result.exit_code == 0
+    assert "gets no new requests" in result.stdout
+    assert "all is well" not in result.stdout
+    second["draining"] = True
+    result = runner.invoke(main, ["doctor", "--url", answering[0](answers)])
+    assert result.exit_code == 1
+    assert "every instance of org/model is draining" in result.stdout
+
+
+def test_doctor_says_that_the_state_store_fails(answering: tuple[Serve, list[Any]]) -> None:
+    answers = fleet(worker())
+    for store, status in ((None, 0), ({"ok": True}, 0), ({"ok": False, "op": "append", "reason": "oom"}, 1)):
+        answers["/readyz"][1]["state_store"] = store
+        result = runner.invoke(main, ["doctor", "--url", answering[0](answers)])
+        assert (result.exit_code, "the state store fails (append: oom)" in result.stdout) == (status, status == 1)
 
 
 def test_doctor_looks_at_the_process_too(answering: tuple[Serve, list[Any]]) -> None:
@@ -335,10 +409,3 @@ def test_explain_needs_one_readable_prompt(arguments: list[str]) -> None:
 def test_what_is_no_list_of_tokens_is_refused(text: str) -> None:
     with pytest.raises(UnreadableTokens):
         read_tokens(StringIO(text))
-
-
-def test_a_core_that_cannot_serve_stops_the_start() -> None:
-    environment = os.environ | {"KVROUTE_CORE": "rust"}
-    command = [str(Path(sys.executable).with_name("kvroute")), "serve"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
-    assert (ended.returncode, ended.stderr) == (2, "KVROUTE_CORE='rust': it must be one of auto, native, python\n")

@@ -218,7 +218,7 @@ def test_an_export_leaves_out_what_it_cannot_read_and_says_so(server: RedisServe
     server.command("HSET", next(iter(server.command("KEYS", "*/1}:snap"))), "v", "99")
     status, out, errors = run("export", tmp_path / "state")
     assert status == 0
-    assert out.startswith("1 workers")
+    assert out.startswith("1 worker")
     assert "left out, not readable: vllm [red]0/1" in errors
 
 
@@ -235,7 +235,7 @@ def test_an_import_goes_on_where_the_store_is_older(server: RedisServer, tmp_pat
     for known in (0, 2, 4):
         server.command("FLUSHALL")
         put(server, newer._replace(entries=newer.entries[:known]), instances=[])
-        assert run("import", file)[:2] == (0, "1 workers and 0 instances stored\n")
+        assert run("import", file)[:2] == (0, "1 worker and 0 instances stored\n")
         assert contents(server)[0] == [newer]
 
 
@@ -251,10 +251,10 @@ def test_an_import_keeps_what_is_newer_unless_it_is_told_to_replace(
     changed = INSTANCES[1]._replace(draining=False)
     put(server, newer, instances=[changed])
     status, out, errors = run("import", file)
-    assert (status, out) == (0, "0 workers and 1 instances stored\n")
+    assert (status, out) == (0, "0 workers and 1 instance stored\n")
     assert errors == "kept what is in the store: sglang/0\nkept what is in the store: vllm [red]0/0\n"
     assert contents(server) == ([newer], {one.id: one for one in (INSTANCES[0], changed)})
-    assert run("import", file, "--replace")[:2] == (0, "1 workers and 2 instances stored\n")
+    assert run("import", file, "--replace")[:2] == (0, "1 worker and 2 instances stored\n")
     assert contents(server) == ([older], {one.id: one for one in INSTANCES})
 
 
@@ -262,7 +262,7 @@ def test_an_import_that_is_newer_by_its_log_alone_replaces_another_lineage(serve
     newer = vllm(FIRST, batches=6, logged=4)
     file = exported(server, tmp_path / "state", newer, instances=[])
     put(server, moved(vllm(FIRST, batches=5, logged=1), Lineage(1, NOW_MS + 1000)), instances=[])
-    assert run("import", file)[1] == "1 workers and 0 instances stored\n"
+    assert run("import", file)[1] == "1 worker and 0 instances stored\n"
     assert contents(server)[0] == [newer]
 
 

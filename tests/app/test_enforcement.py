@@ -72,6 +72,7 @@ def test_a_refused_instance_that_died_is_gone_and_gets_nothing() -> None:
         run.wait_for_state("b", "refused")
         second.stop()
         run.wait_for_state("b", "gone")
+        assert "is it running?" in run.worker("b")["advice"]
         shown = run.route(ASKED, model="m", candidates=["a", "b"], explain=True)["candidates"]
         assert {one["instance"]: one["eligible"] for one in shown} == {"a": True, "b": False}
         second.start()

@@ -162,6 +162,11 @@ def test_candidates_are_named_by_id_or_url() -> None:
         only = ask(run, candidates=["http://nobody:1"])
         assert only.status_code == 503
         assert [one["instance"] for one in only.json()["instances"]] == ["a", "b"]
+        assert only.json()["unknown_candidates"] == ["http://nobody:1"]
+        assert "these candidates name no instance of the model: http://nobody:1" in only.json()["detail"]
+        many = ask(run, candidates=[f"nobody-{number}\n" + "x" * 1000 for number in range(1000)])
+        assert (many.status_code, len(many.json()["unknown_candidates"])) == (503, 20)
+        assert len(many.content) < 6000
         assert run.metric("kvroute_unknown_candidates_total") == 4
 
 
@@ -183,6 +188,7 @@ def test_when_nobody_is_eligible_it_says_why_for_each() -> None:
             {"instance": "a", "dp_rank": 0, "why": "draining"},
             {"instance": "b", "dp_rank": 0, "why": "excluded by the request"},
         ]
+        assert answer.json()["unknown_candidates"] == []
         assert int(answer.headers["retry-after"]) > 0
 
 

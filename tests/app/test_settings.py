@@ -193,6 +193,14 @@ def test_state_lies_in_memory_or_redis_and_passwords_are_not_shown(file: Path, s
     assert "secret-word" not in repr(settings)
 
 
+def test_what_a_missing_url_and_an_empty_state_must_be_is_said_once(file: Path) -> None:
+    text = refusal(file, "instances: [{id: a, engine: vllm, model: m}]")
+    assert "instances.0.url: is missing; allowed: http://host:port, where" in text
+    text = refusal(file, "", KVROUTE_STATE="")
+    assert 'state = "": must begin with one of memory://, redis://' in text
+    assert text.count("redis+cluster://") == 1
+
+
 @pytest.mark.parametrize(
     "state", ["file:///x", "redis://user:secret-word@host/x", "postgres://secret-word@h", "redis://"]
 )
@@ -304,6 +312,13 @@ def test_null_in_the_environment_takes_a_token_away(file: Path) -> None:
         ("KVROUTE_HASH__SED", "1", "did you mean seed?"),
         ("KVROUTE_HAHS__SEED", "1", "did you mean HASH?"),
         ("KVROUTE_STAET", "memory://", "did you mean KVROUTE_STATE?"),
+        ("KVROUTE_HASH_SEED", "5", "did you mean KVROUTE_HASH__SEED?"),
+        ("KVROUTE_LIMITS_BODY_BYTES", "2048", "did you mean KVROUTE_LIMITS__BODY_BYTES?"),
+        ("KVROUTE_STATE_STORE_TTL_S", "5", "did you mean KVROUTE_STATE_STORE__TTL_S?"),
+        ("KVROUTE_CONFG", "fleet.yaml", "did you mean KVROUTE_CONFIG?"),
+        ("KVROUTE_IMAGE", "kvroute:1", "KVROUTE_<SECTION>__<KEY>"),
+        ("KVROUTE_", "", "sections are state"),
+        ("KVROUTE_INSTANCES__0__URL", "http://a", "KVROUTE_INSTANCES takes the whole list as JSON"),
         ("KVROUTE_LIMITS__BODY_BYTES", "many", "limits.body_bytes"),
         ("KVROUTE_LIMITS__BODY_BYTES", "9" * 5000, "limits.body_bytes"),
         ("KVROUTE_INSTANCES", "[{", "instances"),
@@ -323,12 +338,24 @@ def test_variables_that_kubernetes_makes_are_none_of_ours(file: Path) -> None:
     environ = {
         "KVROUTE_PORT": "tcp://10.0.0.1:8900",
         "KVROUTE_SERVICE_HOST": "10.0.0.1",
+        "KVROUTE_SERVICE_PORT": "8900",
+        "KVROUTE_SERVICE_PORT_HTTP": "8900",
+        "KVROUTE_PORT_8900_TCP": "tcp://10.0.0.1:8900",
+        "KVROUTE_PORT_8900_TCP_PROTO": "tcp",
+        "KVROUTE_PORT_8900_TCP_PORT": "8900",
         "KVROUTE_PORT_8900_TCP_ADDR": "10.0.0.1",
-        "KVROUTE_CONFIG": "fleet.yaml",
-        "KVROUTE_IMAGE": "kvroute:1",
+        "KVROUTE_REDIS_SERVICE_HOST": "10.0.0.2",
+        "KVROUTE_REDIS_PORT_6379_TCP": "tcp://10.0.0.2:6379",
         "PATH": "/bin",
     }
     assert load(file, "", **environ) == Settings()
+
+
+@pytest.mark.parametrize(
+    "name", ["CONFIG", "CORE", "TOKEN", "TOKEN_FILE", "URLS", "TIMEOUT_S", "VERSION", "TRACE", "LIVE"]
+)
+def test_variables_that_other_parts_read_may_stand_beside_the_settings(file: Path, name: str) -> None:
+    assert load(file, "", **{f"KVROUTE_{name}": "x"}) == Settings()
 
 
 def test_router_and_listener_sections_mirror_the_numbers_they_stand_for(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import select
 import signal
@@ -99,7 +100,7 @@ def test_a_killed_engine_is_believed_empty(printed: str) -> None:
 
 def test_output_that_is_no_terminal_is_plain_and_narrow(printed: str) -> None:
     assert all(char == "\n" or char.isprintable() for char in printed)
-    assert max(map(len, printed.splitlines())) <= 100
+    assert max(len(line) for line in printed.splitlines() if '"prompt"' not in line) <= 100  # that one is to be copied
 
 
 def test_all_is_gone_afterwards(printed: str) -> None:
@@ -118,18 +119,17 @@ def test_a_taken_port_is_named() -> None:
 
 def test_keep_runs_until_interrupted() -> None:
     with demo("--keep") as process:
-        url = _url(_read_until(process, b'"explain": true}'))
-        with httpx.Client(base_url=url, trust_env=False) as client:
-            answer = client.post("/route", json={"model": "tiny", "prompt": "Where would this go?", "explain": True})
-            assert answer.status_code == 200
-            assert {one["instance"] for one in answer.json()["candidates"]} == {
-                "vllm-0",
-                "vllm-1",
-                "vllm-2",
-                "sglang-0",
-            }
+        printed = _read_until(process, b"where that is cached)")
+        url = _url(printed)
+        *_, curl = re.findall(r"^  (curl .*\n(?: {7}.*\n)?)", printed, re.MULTILINE)
+        done = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=30, check=True)
+        answer = json.loads(done.stdout)
+        assert (answer["reason"], answer["trust"]) == ("prefix", "exact")
+        assert answer["reusable_tokens"] >= 16
+        assert {one["instance"] for one in answer["candidates"]} == {"vllm-0", "vllm-1", "vllm-2", "sglang-0"}
         urls = _urls(url)
         assert len(urls) == 5
+        assert _statuses_of_the_readme(url) == [200, 200, 200, 204, 204, 201, 204, 204]
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     _assert_nobody_answers(urls)
@@ -143,6 +143,16 @@ def test_a_demo_that_is_ended_early_takes_its_processes_along() -> None:
         process.terminate()
         assert process.wait(60) == 130
     _assert_nobody_answers(urls)
+
+
+def _statuses_of_the_readme(url: str) -> list[int]:
+    """What the requests under "Ask it" are answered, sent as they stand there but for the port, in their order."""
+    text = (ROOT / "README.md").read_text().partition("## Ask it")[2].partition("\n## ")[0]
+    script = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("http://127.0.0.1:8900", url)
+    script = script.replace("curl -s ", r"curl -s -w '\n%{stderr}%{http_code}\n' ")
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert all(json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    return [int(line) for line in done.stderr.split()]
 
 
 @contextmanager

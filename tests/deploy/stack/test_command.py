@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def test_the_trial_run_ends_well_and_in_time() -> None:
     assert took_s < START_S
     assert "tokens came from a cache" in done.stdout
     assert "Prometheus scrapes" in done.stdout
+    assert "cpu-vllm-0, vllm-0 " in done.stdout
+    assert done.stdout.splitlines()[-1] == "The check passed."
 
 
 def test_secrets_and_names_of_an_env_file_reach_every_service_that_needs_them(tmp_path: Path) -> None:
@@ -81,6 +84,17 @@ def test_a_model_that_the_fleet_does_not_name_is_refused(tmp_path: Path) -> None
     assert "MODEL=other, but" in done.stderr
 
 
+def test_a_router_that_refuses_its_settings_ends_the_stack_at_once_with_its_message(tmp_path: Path) -> None:
+    env_file = tmp_path / "env"
+    env_file.write_text((ROOT / ".env.example").read_text().replace("LOG_LEVEL=info", "LOG_LEVEL=loud"))
+    began = time.monotonic()
+    done = command("--check", "--env-file", str(env_file))
+    assert time.monotonic() - began < START_S / 2
+    assert done.returncode == 1
+    assert "refuses its settings" in done.stderr
+    assert done.stderr.count('log.level = "loud"') == 1
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="who is not root has tried it so in the test before")
 def test_the_trial_run_ends_well_for_somebody_who_is_not_root() -> None:
     done = command("--check", timeout_s=START_S + 60, by=AS_NOBODY)
@@ -103,6 +117,14 @@ def test_ports_that_are_taken_are_named() -> None:
         done = command("--check", "--first-port", str(first))
     assert done.returncode == 1
     assert f"in use: {first + 3}" in done.stderr
+
+
+@pytest.mark.parametrize("first", ["99999", "0", "65535"])
+def test_ports_that_do_not_exist_are_refused_with_those_that_do(first: str) -> None:
+    done = command("--check", "--first-port", first)
+    assert done.returncode == 1
+    assert f"--first-port {first}: " in done.stderr
+    assert "is allowed" in done.stderr
 
 
 @pytest.mark.parametrize("program", ["redis-server", "nginx", "prometheus", "wget"])

@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from deploy.stack import supervised
 from deploy.stack.compose_file import HealthCheck
+from deploy.stack.failure import StackFailed
 from deploy.stack.program import Program
 from deploy.stack.supervised import Supervised
 
@@ -91,6 +94,17 @@ async def test_a_process_that_ends_at_once_is_started_ever_more_rarely(tmp_path:
         assert one.starts <= 5
         assert one.health == "starting"
     assert one.last_words().splitlines()[-1] == "its reason"
+
+
+async def test_a_process_that_was_never_well_and_refuses_its_settings_is_not_started_again(tmp_path: Path) -> None:
+    one = Supervised(program(tmp_path, "echo its reason; exit 2", health="false"))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(LIMIT_S):
+            await one.run()
+    (failure,) = caught.value.exceptions
+    assert isinstance(failure, StackFailed)
+    assert str(failure) == "one refuses its settings:\nits reason"
+    assert one.starts == 1
 
 
 async def test_health_follows_the_check_after_as_many_failures_as_are_allowed(tmp_path: Path) -> None:
