@@ -24,8 +24,8 @@ from typing import IO
 from benchmarks.load_client import Request
 from benchmarks.readings import applied_batches, cpu_s
 from benchmarks.waiting import wait_for_port
+from deploy.ports import free_ports
 from index.native import CORE
-from tests.support.ports import free_port
 
 ENGINES = 64
 PAUSE_S = 0.004
@@ -37,7 +37,8 @@ def main() -> None:
     """Start both processes, measure, print."""
     rates = [float(sys.argv[1])] if len(sys.argv) > 1 else [1_000.0, 5_000.0, 20_000.0]
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
-    port, http_port, ports = free_port(), free_port(), [free_port() for _ in range(ENGINES)]
+    port = free_ports(ENGINES + 2)
+    http_port, ports = port + 1, list(range(port + 2, port + 2 + ENGINES))
     print(f"core: {CORE.name}; {ENGINES} engines; load average {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "fleet.yaml"
