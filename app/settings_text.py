@@ -66,8 +66,8 @@ def read_yaml(text: str) -> dict[str, object]:
 def read_environment(environ: Mapping[str, str], model: type[BaseModel]) -> dict[Path, tuple[str, object]]:
     """For each setting in the environment: its path, the variable's name and its value, read by the setting's type.
 
-    UnreadableText for any other variable that begins with KVROUTE_ and that nobody else makes or reads: a setting that
-    has no effect is worse than a start that fails.
+    UnreadableText for a variable that looks like a setting and is none (two underscores, or nearly a setting's name): a
+    setting that has no effect is worse than a start that fails. Others that begin with KVROUTE_ are somebody else's.
     """
     found: dict[Path, tuple[str, object]] = {}
     for name in sorted(environ):
@@ -79,8 +79,8 @@ def read_environment(environ: Mapping[str, str], model: type[BaseModel]) -> dict
             raise UnreadableText(f"environment {shown(name)}: {whole} takes the whole list as JSON, not single keys")
         if keys[0] in model.model_fields and all(keys):
             found[tuple(keys)] = (name, _value(environ[name], _annotation(model, keys)))
-        elif name not in _OF_OTHERS and not _SERVICE_LINK.fullmatch(name):
-            raise UnreadableText(f"environment {shown(name)}: unknown setting; {_hint(name, keys, model)}")
+        elif name not in _OF_OTHERS and not _SERVICE_LINK.fullmatch(name) and (hint := _hint(name, keys, model)):
+            raise UnreadableText(f"environment {shown(name)}: unknown setting; {hint}")
     return found
 
 
@@ -162,17 +162,15 @@ def _leaves(annotation: object) -> list[object]:
     return [leaf for part in parts for leaf in _leaves(part)] if parts else [annotation]
 
 
-def _hint(name: str, keys: list[str], model: type[BaseModel]) -> str:
-    """What was meant, or what there is. One underscore for two is the likeliest slip."""
+def _hint(name: str, keys: list[str], model: type[BaseModel]) -> str | None:
+    """What was meant, or what there is; None where no setting was. One underscore for two is the likeliest slip."""
     if len(keys) > 1:
         near = difflib.get_close_matches(keys[0], model.model_fields, n=1, cutoff=0.75)
         return f"did you mean {near[0].upper()}?" if near else f"sections are {', '.join(model.model_fields)}"
     names = [*_names(model), *_OF_OTHERS]
     near = [one for one in names if one.replace("__", "_") == name]
     near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.85)
-    if near:
-        return f"did you mean {near[0]}?"
-    return f"a key is {PREFIX}<SECTION>__<KEY>, with two underscores; sections are {', '.join(model.model_fields)}"
+    return f"did you mean {near[0]}?" if near else None
 
 
 def _names(model: type[BaseModel]) -> list[str]:

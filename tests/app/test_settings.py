@@ -316,8 +316,6 @@ def test_null_in_the_environment_takes_a_token_away(file: Path) -> None:
         ("KVROUTE_LIMITS_BODY_BYTES", "2048", "did you mean KVROUTE_LIMITS__BODY_BYTES?"),
         ("KVROUTE_STATE_STORE_TTL_S", "5", "did you mean KVROUTE_STATE_STORE__TTL_S?"),
         ("KVROUTE_CONFG", "fleet.yaml", "did you mean KVROUTE_CONFIG?"),
-        ("KVROUTE_IMAGE", "kvroute:1", "KVROUTE_<SECTION>__<KEY>"),
-        ("KVROUTE_", "", "sections are state"),
         ("KVROUTE_INSTANCES__0__URL", "http://a", "KVROUTE_INSTANCES takes the whole list as JSON"),
         ("KVROUTE_LIMITS__BODY_BYTES", "many", "limits.body_bytes"),
         ("KVROUTE_LIMITS__BODY_BYTES", "9" * 5000, "limits.body_bytes"),
@@ -352,7 +350,7 @@ def test_variables_that_kubernetes_makes_are_none_of_ours(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["CONFIG", "CORE", "TOKEN", "TOKEN_FILE", "URLS", "TIMEOUT_S", "VERSION", "TRACE", "LIVE"]
+    "name", ["CONFIG", "CORE", "TOKEN", "TOKEN_FILE", "URLS", "TIMEOUT_S", "VERSION", "TRACE", "LIVE", "IMAGE", ""]
 )
 def test_variables_that_other_parts_read_may_stand_beside_the_settings(file: Path, name: str) -> None:
     assert load(file, "", **{f"KVROUTE_{name}": "x"}) == Settings()
