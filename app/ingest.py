@@ -47,11 +47,13 @@ class WorkerIngest:
         *,
         check: HashCheck | None,
         look_again: Callable[[], None],
+        fetch_again: Callable[[str], object] = lambda reason: None,
         writer: StateWriter | None = None,
         restored: Restored | None = None,
     ) -> None:
         """`check` is None for SGLang, whose hashes have no seed. `look_again` asks for a discovery soon.
 
+        `fetch_again` asks for all that the engine still has, to be filed anew, where there is somebody to ask.
         `writer` takes what must outlive the process; `restored` is what the worker holds from there.
         """
         self._instance = instance
@@ -60,6 +62,7 @@ class WorkerIngest:
         self._metrics = metrics
         self._check = check
         self._look_again = look_again
+        self._fetch_again = fetch_again
         self._writer = writer
         self._restored = restored
 
@@ -74,6 +77,19 @@ class WorkerIngest:
             self._tracked.trust = Trust.PARTIAL if self._usable() else Trust.NONE
             if self._writer is not None:
                 self._writer.began(self._tracked.worker)
+
+    def refile(self) -> None:
+        """Drop what was filed while nobody knew how to read it, and ask for it again. To be called when more is known.
+
+        What waits for its engine to be recognised counts for nothing yet; it is looked at then.
+        """
+        if self._restored is not None or not self._index.misfiled(self._tracked.worker):
+            return
+        self._index.clear(self._tracked.worker)
+        self._begin_lineage(anew=True)
+        self._lost_part()
+        _log.warning("blocks were filed before their format was known, fetching them again", **self._tracked.names)
+        self._fetch_again("format")
 
     def _take(self, signal: Signal) -> None:
         match signal:
@@ -146,6 +162,7 @@ class WorkerIngest:
         elif not (replayed and tracked.asleep):
             delta = self._index.apply(tracked.worker, batch, record=self._writer is not None)
             self._save(seq, payload, batch.ts, self._told(delta, _count_types(batch.events)))
+            self.refile()
 
     def _applied_plainly(self, seq: int, payload: bytes, replayed: bool) -> bool:
         """The short way, for payloads that the native core can apply by itself, of a worker that is not judged."""
@@ -162,6 +179,7 @@ class WorkerIngest:
             delta, counts = self._index.apply(tracked.worker, batch, record, applied), _count_types(batch.events)
         self._seen(applied.ts, replayed)
         self._save(seq, payload, applied.ts, self._told(delta, counts))
+        self.refile()
         return True
 
     def _decoded(self, seq: int, payload: bytes) -> EventBatch | None:
@@ -218,6 +236,7 @@ class WorkerIngest:
             if self._writer is not None:
                 self._writer.discard(tracked.worker)
         _log.info("stored state joined the engine's stream", **self._tracked.names, trust=tracked.trust.value)
+        self.refile()
 
     def _is_still(self, followed: Followed) -> bool:
         assert self._check is not None
