@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from index.delta import Delta
 from index.event import BlockStored, EngineHash
 from index.page_hash import lora_id
 from index.pool import WorkerSpec
@@ -49,9 +50,11 @@ class Member:
     adapters: dict[str, str] = field(default_factory=dict)
     lora_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def file(self, pool: Pool, root: BlockStored) -> Filing:
-        """Where a root of this worker goes."""
-        return pool.namespaces.of_root(self.slot, root, self.lora_ids.get(root.lora_name or "", ()))
+    def file(self, pool: Pool, root: BlockStored, delta: Delta) -> Filing:
+        """Where a root of this worker goes; what can only be guessed is not the whole truth."""
+        filing = pool.namespaces.of_root(self.slot, root, self.lora_ids.get(root.lora_name or "", ()))
+        delta.lossy = delta.lossy or pool.namespaces.is_guessed(self.slot)
+        return filing
 
     def relearn(self, pool: Pool, label: str, hashes: Sequence[EngineHash], tokens: bytes) -> str:
         """The namespace of a stored root of this worker."""

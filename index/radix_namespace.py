@@ -73,6 +73,10 @@ class RadixNamespaces:
         """Whether a hash of this worker that cannot be explained lies in a hidden namespace."""
         return slot in self._genuine
 
+    def is_guessed(self, slot: int) -> bool:
+        """Whether a root was filed by name although its hash does not follow from that."""
+        return slot in self._guessed
+
     def is_misfiled(self, slot: int) -> bool:
         """Whether a root was filed by name, before it was known that its hash says something else."""
         return slot in self._genuine and slot in self._guessed

@@ -11,7 +11,7 @@ from index.native import Core
 from index.page_hash import lora_id
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
-from index.radix_dump import store_operation, stored_event
+from index.radix_dump import HANDLE_BYTES, is_closed, store_operation, stored_event
 from index.radix_match import Held, deepest
 from index.radix_member import BIGRAM_BYTES, Member, Pool
 from index.radix_namespace import NamespaceRequest, RadixNamespaces
@@ -20,7 +20,6 @@ from index.radix_units import bigrams, reusable_units
 from index.worker import EngineKind, Medium, Worker
 
 TOKEN_BYTES = 4
-HANDLE_BYTES = 8
 
 
 class RadixPools:
@@ -90,7 +89,7 @@ class RadixPools:
             return
         pool = member.pool
         assert pool is not None
-        namespace, label = ("", "") if event.parent is not None else member.file(pool, event)
+        namespace, label = ("", "") if event.parent is not None else member.file(pool, event, delta)
         pool.index.store(member.slot, event, namespace, delta)
         delta.record(store_operation(event, label))
 
@@ -111,7 +110,7 @@ class RadixPools:
             root = batch.head(at)
             if not isinstance(root, BlockStored) or not pool.has_root(root):
                 break
-            pool.index.store_plain(member.slot, batch, at, member.file(pool, root), delta)
+            pool.index.store_plain(member.slot, batch, at, member.file(pool, root, delta), delta)
             at += 1
         stores, removals, _ = batch.counts
         return AppliedPayload(batch.ts, len(batch), at, stores, removals, delta)
@@ -150,7 +149,8 @@ class RadixPools:
             return None
         namespaces, dump = member.pool.namespaces, member.pool.index.dump(member.slot)
         runs = [run if run.parent is not None else _labelled(run, namespaces) for run in dump.runs]
-        return dump._replace(genuine=namespaces.is_genuine(member.slot), runs=runs)
+        genuine, whole = namespaces.is_genuine(member.slot), dump.whole and is_closed(runs)
+        return dump._replace(genuine=genuine, runs=runs, whole=whole)
 
     def restore(self, worker: Worker, dump: RadixDump) -> None:
         """Hold again what was dumped. The worker must hold nothing."""
