@@ -183,6 +183,17 @@ def test_a_label_of_a_misfiled_root_shows_it() -> None:
     assert namespaces.is_misfiled(0)
 
 
+@pytest.mark.parametrize(("lora_ids", "misfiled"), [([ADAPTER], False), ([], True)])
+def test_an_adapters_root_stored_by_name_is_believed_only_if_its_id_explains_it(
+    lora_ids: list[str], misfiled: bool
+) -> None:
+    """Releases before labels filed these so. What cannot be judged is fetched again."""
+    namespaces = verified()
+    assert namespaces.relearn(0, named(None, "a"), [wire(ADAPTER)], PAGE, lora_ids) == named(None, "a")
+    assert namespaces.is_misfiled(0) is misfiled
+    assert named(None, "a") in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=[ADAPTER]))
+
+
 def test_empty_texts_are_none_and_short_prompts_lie_nowhere() -> None:
     namespaces = verified()
     request = NamespaceRequest(lora_name="", cache_salt="", extra_key="")
