@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 import zmq
@@ -37,6 +38,7 @@ class _Stream:
     source: Source
     task: asyncio.Task[None]
     listener: Listener | None = None
+    ingest: WorkerIngest | None = None
     check: HashCheck | None = None
     scope: asyncio.Timeout | None = None
 
@@ -98,6 +100,8 @@ class Following:
         for stream in self._streams.values():
             if stream.check is not None:
                 stream.check.adapters_learnt()
+            if stream.ingest is not None:
+                stream.ingest.refile()
 
     def use(self) -> None:
         """The engine's release can be used after all: get what was passed over."""
@@ -158,13 +162,14 @@ class Following:
             check = self._check(tracked, listener)
             stream = self._streams[rank]
             stream.listener, stream.check = listener, check
-            ingest = WorkerIngest(
+            ingest = stream.ingest = WorkerIngest(
                 self._instance,
                 tracked,
                 around.index,
                 around.metrics,
                 check=check,
                 look_again=self._look_again,
+                fetch_again=partial(listener.resync, known_too=True),
                 writer=self._writer,
                 restored=restored,
             )

@@ -49,11 +49,13 @@ class WorkerIngest:
         *,
         check: HashCheck | None,
         look_again: Callable[[], None],
+        fetch_again: Callable[[str], object] = lambda reason: None,
         writer: StateWriter | None = None,
         restored: Restored | None = None,
     ) -> None:
         """`check` is None for SGLang, whose hashes have no seed. `look_again` asks for a discovery soon.
 
+        `fetch_again` asks for all that the engine still has, to be filed anew, where there is somebody to ask.
         `writer` takes what must outlive the process; `restored` is what the worker holds from there.
         """
         self._instance = instance
@@ -62,6 +64,7 @@ class WorkerIngest:
         self._metrics = metrics
         self._check = check
         self._look_again = look_again
+        self._fetch_again = fetch_again
         self._writer = writer
         self._restored = restored
 
@@ -83,6 +86,19 @@ class WorkerIngest:
                 self._writer.began(self._tracked.worker)
         for _ in range(done):
             signals.popleft()
+
+    def refile(self) -> None:
+        """Drop what was filed while nobody knew how to read it, and ask for it again. To be called when more is known.
+
+        What waits for its engine to be recognised counts for nothing yet; it is looked at then.
+        """
+        if self._restored is not None or not self._index.misfiled(self._tracked.worker):
+            return
+        self._index.clear(self._tracked.worker)
+        self._begin_lineage(anew=True)
+        self._lost_part()
+        _log.warning("blocks were filed before their format was known, fetching them again", **self._tracked.names)
+        self._fetch_again("format")
 
     def _failed(self, signal: Signal) -> None:
         """A batch has come, even if it could not be applied."""
@@ -173,6 +189,7 @@ class WorkerIngest:
             self._verified(applied.matched, 0, applied.unchecked)
         for batch, (ts, operations) in zip(run, applied.recorded, strict=False):
             self._save(batch, ts, operations)
+        self.refile()
 
     def _begun(self, batch: Batch, applied: AppliedPayload) -> None:
         """One that the native core applied in part, or not without a loss."""
@@ -184,6 +201,7 @@ class WorkerIngest:
             counts = count_types(decoded.events)
         self._seen(applied.ts, batch.replayed)
         self._save(batch, applied.ts, self._told(delta, counts))
+        self.refile()
 
     def _batch(self, taken: Batch) -> None:
         """One that is decoded here."""
@@ -200,6 +218,7 @@ class WorkerIngest:
         elif not (taken.replayed and tracked.asleep):
             delta = self._index.apply(tracked.worker, batch, record=self._writer is not None)
             self._save(taken, batch.ts, self._told(delta, count_types(batch.events)))
+            self.refile()
 
     def _came(self, run: list[Batch]) -> None:
         """Batches that were all live, or all replayed."""
@@ -276,6 +295,7 @@ class WorkerIngest:
             if self._writer is not None:
                 self._writer.discard(tracked.worker)
         _log.info("stored state joined the engine's stream", **self._tracked.names, trust=tracked.trust.value)
+        self.refile()
 
     def _is_still(self, followed: Followed) -> bool:
         assert self._check is not None

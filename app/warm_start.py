@@ -82,6 +82,8 @@ class WarmStart:
             if time.perf_counter() - began > SLICE_S:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
+        if self.index.misfiled(self.tracked.worker):
+            raise ValueError("it was filed before its event format was known")
         end = stored.last
         followed = Followed(
             fingerprint=last.fingerprint,

@@ -94,10 +94,13 @@ class Listener:
         self.more = False
         """Whether `take` left something."""
 
-    def resync(self, reason: str) -> bool:
-        """Forget and replay from 0 (a `Clear(reason, ...)` follows). False: done lately, or nothing new would come."""
+    def resync(self, reason: str, *, known_too: bool = False) -> bool:
+        """Forget and replay from 0 (a `Clear(reason, ...)` follows). False: done lately, or nothing new would come.
+
+        With `known_too` also if only what is known already will come.
+        """
         self._tell()
-        return self._sequence.resync(reason, asyncio.get_running_loop().time())
+        return self._sequence.resync(reason, asyncio.get_running_loop().time(), known_too=known_too)
 
     def told_process(self, fingerprint: str) -> None:
         """The engine's fingerprint as somebody else read it: another one than that of the followed process restarts."""

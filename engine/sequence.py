@@ -204,11 +204,15 @@ class Sequence:
         if self._decide_at is not None and now >= self._decide_at:
             self._decide(Trust.PARTIAL)
 
-    def resync(self, reason: str, now: float) -> bool:
-        """Forget and replay from 0. False (and nothing happens): it was done lately, or it would show nothing new."""
+    def resync(self, reason: str, now: float, *, known_too: bool = False) -> bool:
+        """Forget and replay from 0. False (and nothing happens): it was done lately, or it would show nothing new.
+
+        With `known_too` batches that were seen before are worth it: they mean something else by now.
+        """
         self.resync_requests[reason] += 1
         lately = self._resynced_at is not None and now - self._resynced_at < self._limits.resync_s
-        if not self._replay or self._link != "up" or self._fresh or self._resync_useless or lately:
+        useless = self._resync_useless and not known_too
+        if not self._replay or self._link != "up" or self._fresh or useless or lately:
             return False
         next_live, clock = self._next_live, self._clock
         self._begin(reason)

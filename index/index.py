@@ -55,6 +55,10 @@ class Index:
         if worker in self.radix:
             self.radix.hint(worker, dynamo, adapters)
 
+    def misfiled(self, worker: Worker) -> bool:
+        """Whether SGLang blocks were filed wrongly, because their format was not known then. Only a clear mends it."""
+        return worker in self.radix and self.radix.misfiled(worker)
+
     def identify(self, worker: Worker, identity: HashIdentity, shared: bool) -> None:
         """A vLLM worker's root block was re-derived; `shared`: with the fleet's identity."""
         self.blocks.identify(worker, identity, shared)

@@ -108,9 +108,9 @@ class PageTable:
         self.live -= len(node.hashes) - first
 
     def discard_nodes(self, nodes: list[Node]) -> None:
-        """Take out all pages of these nodes; when they are most of the table, by building it anew without them."""
+        """Take out all pages of these nodes; many that are most of the table by building it anew without them."""
         count = sum(len(node.hashes) for node in nodes)
-        if count * 2 < self.live:
+        if count * 2 < self.live or count < SEGMENTS:
             for node in nodes:
                 self.discard(node, 0)
             return

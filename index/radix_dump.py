@@ -14,6 +14,8 @@ from index.radix_holdings import Holdings
 from index.radix_node import Node
 from index.worker import Medium
 
+HANDLE_BYTES = 8
+
 
 def dump_radix(holdings: Holdings, slot: int, page_size: int, *, bigrams: bool) -> RadixDump:
     """A worker's runs by depth, so that parents come before children; odd handles as the worker itself sends them."""
@@ -47,6 +49,12 @@ def restore_radix(holdings: Holdings, slot: int, dump: RadixDump) -> None:
         else:
             holdings.store(slot, stored, place, delta)
     holdings.holders[slot].copies.update(dump.copies)
+
+
+def is_closed(runs: list[RunDump]) -> bool:
+    """Whether every run of a dump has its parent in it; one that has not would wait for it after a restore."""
+    ends = {run.hashes[-HANDLE_BYTES:] for run in runs}
+    return all(run.parent is None or run.parent.to_bytes(HANDLE_BYTES, "little", signed=True) in ends for run in runs)
 
 
 def store_operation(event: BlockStored, namespace: str) -> Operation:

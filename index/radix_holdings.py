@@ -52,6 +52,8 @@ class Holdings:
             others = ~(1 << slot)
             self.tree.set_masks(node, (gpu & others, cpu & others, disk & others, other & others))
         self.tree.settle_all(nodes)
+        assert not self.tree.holdings[slot]
+        self.tree.holdings[slot] = set()  # one that was emptied stays as slow to go through as it was large
         return count
 
     def below(self, slot: int, parent: int | None, namespace: str) -> Place | None:

@@ -2,21 +2,23 @@
 
 SGLang separates (extra_key, cache_salt), extra_key including the adapter's id. The default event format shows the salt
 only; `"format": "dynamo"` shows the rest in the hash and nowhere else (sglang/srt/mem_cache/events.py, 0.5.22). A root
-whose hash follows from its tokens, salt and adapter is filed by name. Any other root of a worker that sends SGLang's
-hashes is filed by the hash of its first page, which a request that knows its extra_key can compute.
+whose hash follows from its tokens and salt is filed by name. Any other root of a worker that sends SGLang's hashes is
+filed by the hash of its first page, which a request that knows its extra_key, or its adapter's id, can compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from enum import Enum
 from typing import NamedTuple
 
-from index.event import BlockStored
+from index.event import BlockStored, EngineHash
 from index.page_hash import namespaced, page_hashes, wire_int64
 from index.radix_holder import handle_of
+from index.radix_label import Filing, hidden, labelled, named, read_label
 
 MAX_HIDDEN = 8_192  # (adapter, salt, first page) remembered
-MAX_ALIKE = 64  # hidden namespaces remembered of each
+MAX_ALIKE = 256  # hidden namespaces remembered of each: one for every engine that loaded the adapter by itself
 
 
 class NamespaceRequest(NamedTuple):
@@ -28,13 +30,40 @@ class NamespaceRequest(NamedTuple):
     lora_ids: Collection[str] = ()
 
 
+class _Proof(Enum):
+    """What the hash of a root follows from."""
+
+    NOTHING = 0
+    NAMES = 1
+    FORMER_ID = 2
+    LORA_ID = 3
+
+
+class _Root(NamedTuple):
+    """A first page as it is known by tokens, salt and adapter, and what the worker calls it."""
+
+    first: bytes
+    salt: str | None
+    lora: str | None
+    wire: int
+
+
 class RadixNamespaces:
-    """The namespaces of one pool. It remembers a bounded number of adapters' hidden ones, the oldest are forgotten."""
+    """The namespaces of one pool. It remembers a bounded number of adapters' hidden ones, the oldest are forgotten.
+
+    A slot is *genuine* when its hashes are known to be SGLang's, so that one which cannot be explained lies in a hidden
+    namespace. Until then such a root is filed by name and the slot is *guessed*: misfiled, if it proves genuine later.
+    A slot whose adapter was seen with the id that follows from its path has a *fixed* one: what else it sends under
+    that adapter's name belongs to extra_keys.
+    """
 
     def __init__(self, page_bytes: int) -> None:
         self._page_bytes = page_bytes
         self._genuine: set[int] = set()
-        self._hidden: dict[tuple[str, str, bytes], dict[str, None]] = {}
+        self._guessed: set[int] = set()
+        self._fixed: dict[str, int] = {}
+        self._hidden: dict[tuple[str, str, bytes], dict[str, int]] = {}
+        self._labels: dict[str, str] = {}
 
     def expect_dynamo(self, slot: int) -> None:
         """Discovery says that this worker sends the dynamo format: a hash not explained is a hidden namespace."""
@@ -44,73 +73,161 @@ class RadixNamespaces:
         """Whether a hash of this worker that cannot be explained lies in a hidden namespace."""
         return slot in self._genuine
 
+    def is_guessed(self, slot: int) -> bool:
+        """Whether a root was filed by name although its hash does not follow from that."""
+        return slot in self._guessed
+
+    def is_misfiled(self, slot: int) -> bool:
+        """Whether a root was filed by name, before it was known that its hash says something else."""
+        return slot in self._genuine and slot in self._guessed
+
+    def cleared(self, slot: int) -> None:
+        """The worker holds nothing any more."""
+        self._guessed.discard(slot)
+
     def forget(self, slot: int) -> None:
         """The worker is gone: what its slot says next is not known to be SGLang's."""
         self._genuine.discard(slot)
+        self._guessed.discard(slot)
+        self._fixed = {lora: rest for lora, slots in self._fixed.items() if (rest := slots & ~(1 << slot))}
 
-    def of_root(self, slot: int, event: BlockStored, lora_ids: Collection[str] = ()) -> str:
-        """The namespace of a store without a parent. `lora_ids` are the known ids of the event's adapter.
+    def forget_adapter(self, slot: int, lora: str) -> None:
+        """The worker has other weights under this name by now: what it held of the former ones must not be answered."""
+        self._fixed[lora] = self._fixed.get(lora, 0) & ~(1 << slot)
+        for key in [key for key in self._hidden if key[0] == lora]:
+            for name, slots in list(self._hidden[key].items()):
+                self._hidden[key][name] = slots & ~(1 << slot)
+                if slots == 1 << slot:
+                    self._drop(key, name)
+
+    def of_root(self, slot: int, event: BlockStored, lora_ids: Sequence[str] = ()) -> Filing:
+        """Where a store without a parent goes. `lora_ids` are known ids of the event's adapter, the present one first.
 
         Until a worker has sent a hash that could be explained, its hashes may be anything, so they say nothing.
         """
-        first = event.tokens[: self._page_bytes]
         salt, lora = event.cache_salt or None, event.lora_name or None
-        if len(first) < self._page_bytes or not event.block_hashes:
-            return named(salt, lora)
-        wire, plain = handle_of(event.block_hashes[0]), self._plain(first, salt)
-        if wire in {plain, namespaced(plain, None, salt)} or any(
-            wire == namespaced(plain, lora_id, salt) for lora_id in lora_ids
-        ):
+        root = self._root(event.block_hashes[:1], event.tokens, salt, lora)
+        by_name = named(salt, lora)
+        if root is None:
+            return Filing(by_name, by_name)
+        proof = self._proof(root, lora_ids)
+        if proof is not _Proof.NOTHING:
             self._genuine.add(slot)
-            return named(salt, lora)
-        if slot not in self._genuine:
-            return named(salt, lora)
-        if lora is not None:
-            self._remember((lora, salt or "", first), hidden(wire))
-        return hidden(wire)
+        elif slot not in self._genuine:
+            self._guessed.add(slot)
+            return Filing(by_name, by_name)
+        return Filing(by_name, by_name) if proof is _Proof.NAMES else self._hide(slot, root, proof)
+
+    def relearn(
+        self, slot: int, label: str, hashes: Sequence[EngineHash], tokens: bytes, lora_ids: Sequence[str] = ()
+    ) -> str:
+        """Learn from a stored root what was learnt from it before; answers its namespace. `of_root` gave the label."""
+        told = read_label(label)
+        if told is None:
+            return label
+        if told.wire is not None:
+            self._genuine.add(slot)
+            if told.lora is not None and len(tokens) >= self._page_bytes:
+                root = _Root(tokens[: self._page_bytes], told.salt, told.lora, told.wire)
+                self._hide(slot, root, self._proof_told(root, lora_ids, fixed=told.fixed))
+            return hidden(told.wire)
+        known = self._root(hashes[:1], tokens, told.salt, told.lora)
+        if known is not None and self._proof(known, lora_ids) is _Proof.NOTHING:
+            self._guessed.add(slot)
+        elif known is not None:
+            self._genuine.add(slot)
+        return label
+
+    def label(self, namespace: str) -> str:
+        """As what the roots of a namespace are stored."""
+        return self._labels.get(namespace, namespace)
 
     def of_request(self, tokens: bytes, request: NamespaceRequest) -> list[str]:
-        """Where a prompt, in unit form, may lie; of several the longest match counts.
+        """Where a prompt, in unit form, lies if it is held; of several the longest match counts.
 
         With an extra_key only the dynamo format can tell, so only the hidden namespace of that key is answered; the key
-        may or may not end with the adapter's id. An adapter whose id is not known (one loaded through the API has a
-        random one) lies in any hidden namespace seen with its name, salt and first page.
+        may or may not end with the adapter's id.
         """
         first = tokens[: self._page_bytes]
         if len(first) < self._page_bytes:
             return []
         salt, lora, extra = request.cache_salt or None, request.lora_name or None, request.extra_key or None
+        ids = request.lora_ids if lora is not None else ()
         plain = self._plain(first, salt)
         if extra is not None:
-            keys = [extra.removesuffix(lora_id) + lora_id for lora_id in request.lora_ids] if lora is not None else []
-            return [hidden(namespaced(plain, key, salt)) for key in keys or [extra]]
-        if lora is None:
-            return [named(salt, None)]
-        if request.lora_ids:
-            keys = [hidden(namespaced(plain, lora_id, salt)) for lora_id in request.lora_ids]
-            return [named(salt, lora), *keys]
-        return [named(salt, lora), *self._hidden.get((lora, salt or "", first), ())]
+            keys = [extra.removesuffix(lora_id) + lora_id for lora_id in ids] or [extra]
+            return [hidden(namespaced(plain, key, salt)) for key in keys]
+        return [named(salt, lora), *(hidden(namespaced(plain, lora_id, salt)) for lora_id in ids)]
+
+    def guesses(self, tokens: bytes, request: NamespaceRequest, slots: int) -> tuple[list[str], int]:
+        """Further namespaces in which a prompt may lie, and the workers of `slots` to be asked for them.
+
+        The id of an adapter loaded through the API is random, and its path says nothing of it: its blocks lie in any
+        hidden namespace seen with its name, salt and first page, on workers whose id is not fixed.
+        """
+        lora = request.lora_name or None
+        if lora is None or request.extra_key:
+            return [], 0
+        slots &= ~self._fixed.get(lora, 0)
+        seen = self._hidden.get((lora, request.cache_salt or "", tokens[: self._page_bytes]), {})
+        names = [name for name, holders in seen.items() if holders & slots]
+        return names, slots
+
+    def _root(self, hashes: Sequence[EngineHash], tokens: bytes, salt: str | None, lora: str | None) -> _Root | None:
+        """None: there is no whole first page, or no name for it."""
+        first = tokens[: self._page_bytes]
+        if len(first) < self._page_bytes or not hashes:
+            return None
+        return _Root(first, salt, lora, handle_of(hashes[0]))
+
+    def _proof(self, root: _Root, lora_ids: Sequence[str]) -> _Proof:
+        plain = self._plain(root.first, root.salt)
+        if root.wire in (plain, namespaced(plain, None, root.salt)):
+            return _Proof.NAMES
+        for position, lora_id in enumerate(lora_ids):
+            if root.wire == namespaced(plain, lora_id, root.salt):
+                return _Proof.FORMER_ID if position else _Proof.LORA_ID
+        return _Proof.NOTHING
+
+    def _proof_told(self, root: _Root, lora_ids: Sequence[str], *, fixed: bool) -> _Proof:
+        """The proof of a root whose label says whether its adapter's id was fixed when it was filed."""
+        if not fixed:
+            return _Proof.NOTHING
+        known = self._proof(root, lora_ids) if lora_ids else _Proof.LORA_ID
+        return known if known is _Proof.LORA_ID else _Proof.FORMER_ID
 
     def _plain(self, first: bytes, salt: str | None) -> int:
         return wire_int64(page_hashes(first, self._page_bytes, salt)[0])
 
-    def _remember(self, key: tuple[str, str, bytes], name: str) -> None:
+    def _hide(self, slot: int, root: _Root, proof: _Proof) -> Filing:
+        """File a root by its wire hash; what may be asked for by its adapter's name is remembered."""
+        name = hidden(root.wire)
+        if root.lora is None or proof is _Proof.FORMER_ID:
+            return Filing(name, name)
+        if proof is _Proof.LORA_ID:
+            self._fixed[root.lora] = self._fixed.get(root.lora, 0) | 1 << slot
+        elif self._fixed.get(root.lora, 0) >> slot & 1:
+            return Filing(name, name)
+        label = labelled(root.wire, root.salt, root.lora, fixed=proof is _Proof.LORA_ID)
+        if proof is _Proof.LORA_ID or name not in self._labels:
+            self._labels[name] = label
+        self._remember((root.lora, root.salt or "", root.first), name, slot)
+        return Filing(name, label)
+
+    def _remember(self, key: tuple[str, str, bytes], name: str, slot: int) -> None:
         names = self._hidden.pop(key, {})
         self._hidden[key] = names
-        names.pop(name, None)
-        names[name] = None
+        names[name] = names.pop(name, 0) | 1 << slot
         if len(names) > MAX_ALIKE:
-            del names[next(iter(names))]
+            self._drop(key, next(iter(names)))
         if len(self._hidden) > MAX_HIDDEN:
-            del self._hidden[next(iter(self._hidden))]
+            oldest = next(iter(self._hidden))
+            for old in list(self._hidden[oldest]):
+                self._drop(oldest, old)
 
-
-def named(cache_salt: str | None, lora_name: str | None) -> str:
-    """The namespace of a salt and an adapter, both told by name."""
-    salt = cache_salt or ""
-    return f"={len(salt)}:{salt}{lora_name or ''}"
-
-
-def hidden(wire: int) -> str:
-    """The namespace of whoever names its first page so."""
-    return f"?{wire}"
+    def _drop(self, key: tuple[str, str, bytes], name: str) -> None:
+        names = self._hidden[key]
+        del names[name]
+        self._labels.pop(name, None)
+        if not names:
+            del self._hidden[key]

@@ -11,6 +11,7 @@ from index.delta import Delta
 from index.dump import RadixDump, RunDump
 from index.event import BlockRemoved, BlockStored
 from index.radix import RadixIndex
+from index.radix_label import Filing
 from index.radix_match import Held
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ class NativeRadixIndex:
         """Apply a batch's events from `at` on, up to one that needs more than the tree; answers its number."""
         return self._core.apply(slot, batch, at, delta)
 
-    def store_plain(self, slot: int, batch: PlainBatch, at: int, namespace: str, delta: Delta) -> None:
+    def store_plain(self, slot: int, batch: PlainBatch, at: int, filing: Filing, delta: Delta) -> None:
         """Apply (and record) the store that is event `at` of a batch, as `store`."""
-        self._core.store_plain(slot, batch, at, namespace, delta)
+        self._core.store_plain(slot, batch, at, filing.namespace, filing.label, delta)
 
 
 AnyRadixIndex = RadixIndex | NativeRadixIndex

@@ -3,58 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from index.delta import AppliedPayload, AppliedRun, Delta
-from index.dump import Operation, RadixDump
+from index.dump import Operation, RadixDump, RunDump
 from index.event import BlockRemoved, BlockStored
 from index.native import Core
 from index.page_hash import lora_id
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
-from index.radix_dump import store_operation, stored_event
+from index.radix_dump import HANDLE_BYTES, is_closed, store_operation, stored_event
+from index.radix_match import Held, deepest
+from index.radix_member import BIGRAM_BYTES, Member, Pool
 from index.radix_namespace import NamespaceRequest, RadixNamespaces
-from index.radix_native import AnyRadixIndex, NativeRadixIndex, radix_index
+from index.radix_native import NativeRadixIndex, radix_index
 from index.radix_units import bigrams, reusable_units
 from index.worker import EngineKind, Medium, Worker
 
 TOKEN_BYTES = 4
-BIGRAM_BYTES = 8
-
-
-@dataclass(slots=True)
-class _Pool:
-    """A radix index with its namespaces and the workers by slot."""
-
-    model: str
-    index: AnyRadixIndex
-    namespaces: RadixNamespaces
-    names: dict[int, Worker] = field(default_factory=dict)
-    free: list[int] = field(default_factory=list)
-
-    @property
-    def eagle(self) -> bool:
-        return self.index.unit_bytes == BIGRAM_BYTES
-
-    def has_root(self, event: BlockStored) -> bool:
-        """Whether this is a root with tokens, in this pool's pages and units."""
-        fits = event.block_size == self.index.page_size and event.bigrams == self.eagle
-        return fits and event.parent is None and bool(event.tokens)
-
-
-@dataclass(slots=True)
-class _Member:
-    """A worker's place, and what discovery said of its event format and adapters."""
-
-    spec: WorkerSpec
-    pool: _Pool | None = None
-    slot: int = 0
-    dynamo: bool = False
-    lora_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def namespace_of(self, pool: _Pool, root: BlockStored) -> str:
-        ids = self.lora_ids.get(root.lora_name or "", ())
-        return pool.namespaces.of_root(self.slot, root, ids)
 
 
 class RadixPools:
@@ -62,15 +27,15 @@ class RadixPools:
 
     def __init__(self, core: Core | None = None) -> None:
         self._core = core
-        self._members: dict[Worker, _Member] = {}
-        self._pools: dict[tuple[str, int, int], _Pool] = {}
+        self._members: dict[Worker, Member] = {}
+        self._pools: dict[tuple[str, int, int], Pool] = {}
 
     def __contains__(self, worker: Worker) -> bool:
         return worker in self._members
 
     def add(self, worker: Worker, spec: WorkerSpec) -> None:
         """Take in a worker; it joins a pool with its first store."""
-        self._members[worker] = _Member(spec)
+        self._members[worker] = Member(spec)
 
     def respec(self, worker: Worker, spec: WorkerSpec) -> None:
         """Take over what was learnt of a worker later."""
@@ -80,9 +45,18 @@ class RadixPools:
         """What the engine says of itself: whether its event hashes carry the namespace, its adapters' paths by name."""
         member = self._members[worker]
         member.dynamo = bool(dynamo)
-        member.lora_ids = {name: (lora_id(name, path),) for name, path in adapters.items()}
-        if member.dynamo and member.pool is not None:
+        changed = member.serve(adapters)
+        if member.pool is None:
+            return
+        for name in changed:
+            member.pool.namespaces.forget_adapter(member.slot, name)
+        if member.dynamo:
             member.pool.namespaces.expect_dynamo(member.slot)
+
+    def misfiled(self, worker: Worker) -> bool:
+        """Whether roots were filed as others, before the worker's hashes could be read: clear it, get them again."""
+        member = self._members[worker]
+        return member.pool is not None and member.pool.namespaces.is_misfiled(member.slot)
 
     def remove(self, worker: Worker) -> None:
         """Free a worker and all it alone held."""
@@ -91,7 +65,10 @@ class RadixPools:
     def clear(self, worker: Worker) -> int:
         """Forget a worker's holdings; returns their number."""
         member = self._members[worker]
-        return member.pool.index.clear(member.slot) if member.pool else 0
+        if member.pool is None:
+            return 0
+        member.pool.namespaces.cleared(member.slot)
+        return member.pool.index.clear(member.slot)
 
     def restart(self, worker: Worker) -> int:
         """A new engine process: forget holdings and the pool, which its events will tell again."""
@@ -112,9 +89,9 @@ class RadixPools:
             return
         pool = member.pool
         assert pool is not None
-        namespace = "" if event.parent is not None else member.namespace_of(pool, event)
+        namespace, label = ("", "") if event.parent is not None else member.file(pool, event, delta)
         pool.index.store(member.slot, event, namespace, delta)
-        delta.record(store_operation(event, namespace))
+        delta.record(store_operation(event, label))
 
     def apply_payload(self, worker: Worker, payload: bytes, record: bool) -> AppliedPayload | None:
         """Apply a payload without decoding it in Python; None, and no change, where that cannot be done.
@@ -133,8 +110,7 @@ class RadixPools:
             root = batch.head(at)
             if not isinstance(root, BlockStored) or not pool.has_root(root):
                 break
-            namespace = member.namespace_of(pool, root)
-            pool.index.store_plain(member.slot, batch, at, namespace, delta)
+            pool.index.store_plain(member.slot, batch, at, member.file(pool, root, delta), delta)
             at += 1
         stores, removals, _ = batch.counts
         return AppliedPayload(batch.ts, len(batch), at, stores, removals, delta)
@@ -163,11 +139,13 @@ class RadixPools:
         member = self._members[worker]
         match operation:
             case ("s", *fields):
-                event, namespace = stored_event(fields)
+                event, label = stored_event(fields)
                 if event.tokens and not self._place(worker, member, event):
                     return True
                 if member.pool is None:
                     return False
+                root = event.parent is None
+                namespace = member.relearn(member.pool, label, event.block_hashes, event.tokens) if root else label
                 member.pool.index.store(member.slot, event, namespace, Delta())
                 return True
             case ("r", int(medium), list(hashes)) if member.pool is not None:
@@ -181,7 +159,10 @@ class RadixPools:
         member = self._members[worker]
         if member.pool is None:
             return None
-        return member.pool.index.dump(member.slot)._replace(genuine=member.pool.namespaces.is_genuine(member.slot))
+        namespaces, dump = member.pool.namespaces, member.pool.index.dump(member.slot)
+        runs = [run if run.parent is not None else _labelled(run, namespaces) for run in dump.runs]
+        genuine, whole = namespaces.is_genuine(member.slot), dump.whole and is_closed(runs)
+        return dump._replace(genuine=genuine, runs=runs, whole=whole)
 
     def restore(self, worker: Worker, dump: RadixDump) -> None:
         """Hold again what was dumped. The worker must hold nothing."""
@@ -190,7 +171,8 @@ class RadixPools:
         assert member.pool is not None
         if dump.genuine:
             member.pool.namespaces.expect_dynamo(member.slot)
-        member.pool.index.restore(member.slot, dump)
+        runs = [run if run.parent is not None else _relearnt(run, member, member.pool) for run in dump.runs]
+        member.pool.index.restore(member.slot, dump._replace(runs=runs))
 
     def match(
         self, model: str, prompt: Prompt, only: Collection[Worker], lora_path: str | None
@@ -201,8 +183,7 @@ class RadixPools:
             if not slots:
                 continue
             tokens = bigrams(prompt.tokens) if pool.eagle else prompt.tokens
-            namespaces = pool.namespaces.of_request(tokens, _request(prompt, lora_path))
-            for held in pool.index.match(tokens, namespaces, slots):
+            for held in _match(pool, tokens, _request(prompt, lora_path), slots):
                 reusable = reusable_units(held.units, prompt.length, pool.index.page_size, eagle=pool.eagle)
                 yield WorkerMatch(pool.names[held.slot], held.units, reusable, held.by_medium)
 
@@ -228,7 +209,7 @@ class RadixPools:
             pages, size_bytes = pool.index.page_count, pool.index.size_bytes
             yield PoolStats(model, EngineKind.SGLANG, size, len(pool.names), pages, holders, size_bytes)
 
-    def _place(self, worker: Worker, member: _Member, event: BlockStored) -> bool:
+    def _place(self, worker: Worker, member: Member, event: BlockStored) -> bool:
         """Into the pool of the event's page size and units; False for another one than that of what it holds."""
         units = BIGRAM_BYTES if event.bigrams else TOKEN_BYTES
         place = (member.spec.model, event.block_size, units)
@@ -240,7 +221,7 @@ class RadixPools:
         self._leave(member)
         if pool is None:
             page_bytes = event.block_size * units
-            pool = _Pool(
+            pool = Pool(
                 member.spec.model, radix_index(event.block_size, units, self._core), RadixNamespaces(page_bytes)
             )
             self._pools[place] = pool
@@ -251,7 +232,7 @@ class RadixPools:
             pool.namespaces.expect_dynamo(member.slot)
         return True
 
-    def _leave(self, member: _Member) -> None:
+    def _leave(self, member: Member) -> None:
         pool, member.pool = member.pool, None
         if pool is None:
             return
@@ -261,6 +242,23 @@ class RadixPools:
         pool.free.append(member.slot)
         if not pool.names:
             self._pools.pop((pool.model, pool.index.page_size, pool.index.unit_bytes))
+
+
+def _match(pool: Pool, tokens: bytes, request: NamespaceRequest, slots: int) -> list[Held]:
+    found = pool.index.match(tokens, pool.namespaces.of_request(tokens, request), slots)
+    names, among = pool.namespaces.guesses(tokens, request, slots)
+    return deepest([*found, *pool.index.match(tokens, names, among)], 1) if names else found
+
+
+def _labelled(run: RunDump, namespaces: RadixNamespaces) -> RunDump:
+    return run._replace(namespace=namespaces.label(run.namespace))
+
+
+def _relearnt(run: RunDump, member: Member, pool: Pool) -> RunDump:
+    if len(run.hashes) < HANDLE_BYTES:
+        return run
+    first = int.from_bytes(run.hashes[:HANDLE_BYTES], "little", signed=True)
+    return run._replace(namespace=member.relearn(pool, run.namespace, [first], run.tokens))
 
 
 def _request(prompt: Prompt, lora_path: str | None) -> NamespaceRequest:

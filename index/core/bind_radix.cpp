@@ -259,11 +259,11 @@ nb::object plain_event(const PlainBatch& batch, std::size_t at, std::size_t page
       medium, text(event.lora_name), nb::arg("cache_salt") = text(event.cache_salt), nb::arg("bigrams") = event.bigrams);
 }
 
-nb::object recorded(const PlainBatch& batch, const PlainEvent& event, std::string_view name) {
+nb::object recorded(const PlainBatch& batch, const PlainEvent& event, std::string_view label) {
   const int medium = static_cast<int>(event.medium);
   const nb::list hashes = hash_list(batch, event, SIZE_MAX);
   if (event.kind == PlainEvent::Kind::kRemoved) return nb::make_tuple("r", medium, hashes);
-  return nb::make_tuple("s", medium, maybe(event.parent), nb::str(name.data(), name.size()), event.page_size,
+  return nb::make_tuple("s", medium, maybe(event.parent), nb::str(label.data(), label.size()), event.page_size,
                         event.bigrams, hashes, token_bytes(batch, event, SIZE_MAX));
 }
 
@@ -275,11 +275,12 @@ class Application {
   Application(const Application&) = delete;
   Application& operator=(const Application&) = delete;
 
-  void store(const PlainEvent& event, std::string_view name) {
+  // `label` is how the namespace is recorded.
+  void store(const PlainEvent& event, std::string_view name, std::string_view label) {
     const StoredPages stored{event.parent,    batch_.handles_of(event), batch_.tokens_of(event),
                              event.page_size, event.bigrams,            event.medium};
     tell_skip(delta_, index_.store(slot_, stored, name, done_));
-    record(event, name);
+    record(event, label);
   }
 
   void remove(const PlainEvent& event) {
@@ -297,8 +298,8 @@ class Application {
   void finish() { tell(delta_, done_); }
 
  private:
-  void record(const PlainEvent& event, std::string_view name) {
-    if (!operations_.is_none()) operations_.attr("append")(recorded(batch_, event, name));
+  void record(const PlainEvent& event, std::string_view label) {
+    if (!operations_.is_none()) operations_.attr("append")(recorded(batch_, event, label));
   }
 
   RadixIndex& index_;
@@ -317,7 +318,7 @@ std::size_t apply(RadixIndex& index, Slot slot, const PlainBatch& batch, std::si
     if (event.kind == PlainEvent::Kind::kRemoved) {
       application.remove(event);
     } else {
-      application.store(event, {});
+      application.store(event, {}, {});
     }
   }
   application.finish();
@@ -325,11 +326,11 @@ std::size_t apply(RadixIndex& index, Slot slot, const PlainBatch& batch, std::si
 }
 
 void store_plain(RadixIndex& index, Slot slot, const PlainBatch& batch, std::size_t at, nb::handle name,
-                 const nb::object& delta) {
+                 nb::handle label, const nb::object& delta) {
   const PlainEvent& event = event_at(batch, at);
   if (event.kind != PlainEvent::Kind::kStored) throw nb::value_error("the event is no store");
   Application application(index, slot, batch, delta);
-  application.store(event, name_of(name));
+  application.store(event, name_of(name), name_of(label));
   application.finish();
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/msgpack.h"
 
@@ -48,6 +49,13 @@ Field field_of(std::string_view name) {
   }
   const bool foreign = std::find(kForeign.begin(), kForeign.end(), name) != kForeign.end();
   return foreign || !is_ascii(name) ? Field::kLeftToPython : Field::kUnknown;
+}
+
+// Room for further elements. It grows in powers of two: exact room for each event would copy all former ones each time.
+template <typename Element>
+void reserve_more(std::vector<Element>& elements, std::size_t more) {
+  const std::size_t total = elements.size() + more;
+  if (total > elements.capacity()) elements.reserve(std::max(total, 2 * elements.capacity()));
 }
 
 // A reader that is told what must come. Once something else came, it has failed and answers zeros.
@@ -195,7 +203,7 @@ class EventReader {
   void read_hashes() {
     event_.first_handle = batch_.handles.size();
     event_.handle_count = in_.array();
-    batch_.handles.reserve(batch_.handles.size() + event_.handle_count);
+    reserve_more(batch_.handles, event_.handle_count);
     for (std::size_t left = event_.handle_count; left && in_.ok(); --left) batch_.handles.push_back(in_.int64());
   }
 
@@ -209,7 +217,7 @@ class EventReader {
     std::uint32_t width = 0;
     event_.bigrams = units && in_.starts_array(width);
     event_.token_count = std::size_t{units} * (event_.bigrams ? 2 : 1);
-    batch_.tokens.reserve(batch_.tokens.size() + event_.token_count);
+    reserve_more(batch_.tokens, event_.token_count);
     for (std::uint32_t unit = 0; unit < units && in_.ok(); ++unit) {
       if (event_.bigrams && (unit ? in_.array() : width) != 2) return in_.fail();
       batch_.tokens.push_back(in_.uint32());

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -179,3 +180,20 @@ def test_operations_that_do_not_fit_are_told() -> None:
     index.add(WORKER, WorkerSpec("m", EngineKind.VLLM))
     assert not index.redo(WORKER, [("R", 0, 0, [1])])
     assert not index.redo(WORKER, [("nonsense",)])
+
+
+def test_a_dump_with_a_run_below_a_page_that_only_another_worker_holds_is_not_whole() -> None:
+    """After a restore it would wait for that page."""
+    index = Index()
+    for worker, hashes, parent, tokens in ((OTHER, [1, 2], None, [5, 6, 7, 8]), (WORKER, [3], 2, [9, 9])):
+        index.add(worker, WorkerSpec("m", EngineKind.SGLANG))
+        index.apply(worker, EventBatch(1.0, [stored([0], None, [4, 4]), stored(hashes, parent, tokens)], 0))
+    assert index.parked(WORKER) == 0
+    for worker, whole in ((OTHER, True), (WORKER, False)):
+        dump = index.dump(worker)
+        assert isinstance(dump, RadixDump)
+        assert dump.whole is whole
+
+
+def stored(hashes: Sequence[EngineHash], parent: EngineHash | None, tokens: list[int]) -> BlockStored:
+    return BlockStored(list(hashes), parent, array("I", tokens).tobytes(), 2)

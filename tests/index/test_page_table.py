@@ -118,3 +118,14 @@ def test_churn_does_not_make_it_grow() -> None:
         node.hashes = array("q", range(turn * 2000, turn * 2000 + 2000))
         pages.table.insert(node, 0, 2000)
     assert pages.table.size_bytes < size * 3
+
+
+def test_taking_out_few_nodes_builds_nothing_anew() -> None:
+    pages = Pages()
+    node, other = pages.add([1, 2, 3]), pages.add([4])
+    before = [segment.slots for segment in pages.table._segments]
+    for gone in ([], [node], [], [other]):
+        pages.table.discard_nodes(gone)
+    assert all(one.slots is slots for one, slots in zip(pages.table._segments, before, strict=True))
+    assert (pages.table.live, pages.table.size_bytes) == (0, 0)
+    assert pages.table.find(1) is pages.table.find(4) is None

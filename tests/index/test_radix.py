@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from hashlib import blake2b
+from sys import getsizeof
 
 import pytest
 from hypothesis import settings
@@ -357,6 +358,17 @@ def test_dropping_one_worker_leaves_the_others(pool: Pool) -> None:
     pool.index.drop(0)
     pool.index.drop(1)
     assert (pool.index.node_count, pool.index.page_count, pool.index.size_bytes) == (0, 0, 0)
+
+
+def test_a_clear_leaves_nothing_that_the_next_one_must_go_through() -> None:
+    index, delta = RadixIndex(1, 4), Delta()
+    index.add(0)
+    before = getsizeof(index._holdings.tree.holdings[0])
+    for number in range(1000):
+        index.store(0, BlockStored([number], None, array("I", [number]).tobytes(), 1), "", delta)
+    assert getsizeof(index._holdings.tree.holdings[0]) > before
+    assert index.clear(0) == 1000
+    assert getsizeof(index._holdings.tree.holdings[0]) == before
 
 
 def test_memory_is_reported_and_given_back(pool: Pool) -> None:

@@ -46,7 +46,7 @@ class Follower:
         for event in decode(payload, EngineKind.SGLANG).events:
             match event:
                 case BlockStored():
-                    namespace = "" if event.parent is not None else self.namespaces.of_root(SLOT, event)
+                    namespace = "" if event.parent is not None else self.namespaces.of_root(SLOT, event).namespace
                     self.index.store(SLOT, event, namespace, self.delta)
                 case BlockRemoved():
                     self.index.remove(SLOT, event, self.delta)
@@ -58,7 +58,8 @@ class Follower:
     def match(self, tokens: list[int], request: NamespaceRequest) -> tuple[int, tuple[int, int, int, int]]:
         prompt = array("I", tokens).tobytes()
         units = bigrams(prompt) if self.eagle else prompt
-        names = self.namespaces.of_request(units, request)
+        guesses, _ = self.namespaces.guesses(units, request, 1 << SLOT)
+        names = [*self.namespaces.of_request(units, request), *guesses]
         held = self.index.match(units, names, 1 << SLOT)
         return (held[0].units, held[0].by_medium) if held else (0, (0, 0, 0, 0))
 

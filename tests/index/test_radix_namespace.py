@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+
+import pytest
 
 from index.event import BlockStored, EngineHash
 from index.page_hash import namespaced, page_hashes, wire_int64
-from index.radix_namespace import MAX_HIDDEN, NamespaceRequest, RadixNamespaces, named
+from index.radix_label import named
+from index.radix_namespace import MAX_ALIKE, MAX_HIDDEN, NamespaceRequest, RadixNamespaces
 
 PAGE = array("I", [5, 6]).tobytes()
 PROMPT = array("I", [5, 6, 7]).tobytes()
@@ -22,88 +26,190 @@ def root(first: EngineHash, cache_salt: str | None = None, lora_name: str | None
     return BlockStored([first], None, PAGE, 2, lora_name=lora_name, cache_salt=cache_salt)
 
 
+def filed(namespaces: RadixNamespaces, event: BlockStored, lora_ids: Sequence[str] = ()) -> str:
+    return namespaces.of_root(0, event, lora_ids).namespace
+
+
+def asked(namespaces: RadixNamespaces, prompt: bytes, request: NamespaceRequest, slot: int = 0) -> list[str]:
+    """Everything in which a worker's blocks are looked for."""
+    guesses, among = namespaces.guesses(prompt, request, 1 << slot)
+    return [*namespaces.of_request(prompt, request), *(guesses if among else ())]
+
+
 def verified() -> RadixNamespaces:
     namespaces = RadixNamespaces(8)
-    assert namespaces.of_root(0, root(wire())) == named(None, None)
+    assert filed(namespaces, root(wire())) == named(None, None)
     return namespaces
 
 
 def test_a_salt_is_a_namespace_in_both_formats() -> None:
     namespaces = verified()
     for dynamo in (True, False):
-        assert namespaces.of_root(0, root(wire(None, "s", dynamo=dynamo), "s")) == named("s", None)
-    assert namespaces.of_request(PROMPT, NamespaceRequest(cache_salt="s")) == [named("s", None)]
-    assert namespaces.of_request(PROMPT, NamespaceRequest()) == [named(None, None)]
+        assert filed(namespaces, root(wire(None, "s", dynamo=dynamo), "s")) == named("s", None)
+    assert asked(namespaces, PROMPT, NamespaceRequest(cache_salt="s")) == [named("s", None)]
+    assert asked(namespaces, PROMPT, NamespaceRequest()) == [named(None, None)]
 
 
 def test_an_extra_key_is_found_by_the_hash_of_the_first_page() -> None:
     namespaces = verified()
-    name = namespaces.of_root(0, root(wire("tenant", "s"), "s"))
-    assert namespaces.of_request(PROMPT, NamespaceRequest(cache_salt="s", extra_key="tenant")) == [name]
+    name = filed(namespaces, root(wire("tenant", "s"), "s"))
+    assert asked(namespaces, PROMPT, NamespaceRequest(cache_salt="s", extra_key="tenant")) == [name]
     for other in (NamespaceRequest(extra_key="tenant"), NamespaceRequest(cache_salt="s"), NamespaceRequest()):
-        assert name not in namespaces.of_request(PROMPT, other)
+        assert name not in asked(namespaces, PROMPT, other)
 
 
-def test_an_adapter_with_a_known_id_is_filed_by_its_name() -> None:
+def test_an_adapter_with_a_known_id_is_found_by_that_id_alone() -> None:
     namespaces = verified()
-    name = namespaces.of_root(0, root(wire(ADAPTER), lora_name="a"), [ADAPTER])
-    assert name == named(None, "a")
-    assert name in namespaces.of_request(PROMPT, NamespaceRequest(lora_name="a"))
-    assert name in namespaces.of_request(PROMPT, NamespaceRequest(lora_name="a", lora_ids=[ADAPTER]))
+    name = filed(namespaces, root(wire(ADAPTER), lora_name="a"), [ADAPTER])
+    assert name in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=[ADAPTER]))
+    assert name in asked(namespaces, PROMPT, NamespaceRequest(extra_key=ADAPTER))
+    assert name not in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=["another path's"]))
 
 
-def test_an_adapter_with_an_unknown_id_is_found_by_its_name_and_first_page() -> None:
+def test_a_default_format_files_an_adapter_by_its_name() -> None:
     namespaces = verified()
-    name = namespaces.of_root(0, root(wire("random id"), lora_name="a"))
-    assert name in namespaces.of_request(PROMPT, NamespaceRequest(lora_name="a"))
-    assert name in namespaces.of_request(PROMPT, NamespaceRequest(lora_name="a", extra_key="random id"))
-    assert name not in namespaces.of_request(PROMPT, NamespaceRequest(lora_name="b"))
-    assert name not in namespaces.of_request(PROMPT, NamespaceRequest(lora_name="a", cache_salt="s"))
-    assert name not in namespaces.of_request(array("I", [5, 9]).tobytes(), NamespaceRequest(lora_name="a"))
+    assert filed(namespaces, root(wire(dynamo=False), lora_name="a"), [ADAPTER]) == named(None, "a")
+    assert named(None, "a") in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=[ADAPTER]))
+
+
+@pytest.mark.parametrize("lora_ids", [[], [ADAPTER]])
+def test_an_adapter_with_a_random_id_is_found_by_its_name_and_first_page(lora_ids: list[str]) -> None:
+    """Also when it is listed with a path: an adapter loaded through the API has one too."""
+    namespaces = verified()
+    name = filed(namespaces, root(wire("random id"), lora_name="a"), lora_ids)
+    assert name in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=lora_ids))
+    assert name in asked(namespaces, PROMPT, NamespaceRequest(extra_key="random id"))
+    assert name not in asked(namespaces, PROMPT, NamespaceRequest("b", lora_ids=lora_ids))
+    assert name not in asked(namespaces, PROMPT, NamespaceRequest("a", cache_salt="s", lora_ids=lora_ids))
+    assert name not in asked(namespaces, PROMPT, NamespaceRequest("a", extra_key="tenant", lora_ids=lora_ids))
+    assert name not in asked(namespaces, array("I", [5, 9]).tobytes(), NamespaceRequest("a", lora_ids=lora_ids))
+
+
+@pytest.mark.parametrize("tenant_first", [False, True])
+def test_beside_an_adapter_whose_id_follows_from_its_path_others_are_extra_keys(tenant_first: bool) -> None:
+    namespaces = verified()
+    events = [root(wire("tenant" + ADAPTER), lora_name="a"), root(wire(ADAPTER), lora_name="a")]
+    names = [filed(namespaces, event, [ADAPTER]) for event in (events if tenant_first else events[::-1])]
+    tenant, own = names if tenant_first else names[::-1]
+    request = NamespaceRequest("a", lora_ids=[ADAPTER])
+    assert own in asked(namespaces, PROMPT, request)
+    assert tenant not in asked(namespaces, PROMPT, request)
+    assert tenant in asked(namespaces, PROMPT, request._replace(extra_key="tenant"))
+    assert tenant not in asked(namespaces, PROMPT, request, slot=1)
+
+
+def test_an_adapter_that_has_another_path_now_is_not_found_by_what_it_was_before() -> None:
+    namespaces = verified()
+    before = filed(namespaces, root(wire("random id"), lora_name="a"), [ADAPTER])
+    namespaces.forget_adapter(0, "a")
+    after = filed(namespaces, root(wire("second id"), lora_name="a"), ["of the new path", ADAPTER])
+    late = filed(namespaces, root(wire(ADAPTER), lora_name="a"), ["of the new path", ADAPTER])
+    found = asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=["of the new path"]))
+    assert after in found
+    assert before not in found
+    assert late not in found
 
 
 def test_an_extra_key_may_already_end_with_the_adapters_id() -> None:
     namespaces = verified()
-    name = namespaces.of_root(0, root(wire("tenant" + ADAPTER), lora_name="a"))
+    name = filed(namespaces, root(wire("tenant" + ADAPTER), lora_name="a"))
     for text in ("tenant", "tenant" + ADAPTER):
         request = NamespaceRequest(lora_name="a", extra_key=text, lora_ids=[ADAPTER])
-        assert namespaces.of_request(PROMPT, request) == [name]
+        assert asked(namespaces, PROMPT, request) == [name]
 
 
 def test_hashes_of_a_worker_that_never_sent_a_genuine_one_say_nothing() -> None:
     namespaces = RadixNamespaces(8)
-    assert namespaces.of_root(0, root(77)) == named(None, None)
-    assert namespaces.of_root(0, root(b"\xaa" * 32, "s", "a")) == named("s", "a")
+    assert filed(namespaces, root(77)) == named(None, None)
+    assert filed(namespaces, root(b"\xaa" * 32, "s", "a")) == named("s", "a")
+    assert not namespaces.is_misfiled(0)
 
 
 def test_discovery_may_say_that_a_worker_sends_the_dynamo_format() -> None:
     namespaces = RadixNamespaces(8)
     namespaces.expect_dynamo(0)
-    name = namespaces.of_root(0, root(wire("tenant")))
-    assert namespaces.of_request(PROMPT, NamespaceRequest(extra_key="tenant")) == [name]
+    name = filed(namespaces, root(wire("tenant")))
+    assert asked(namespaces, PROMPT, NamespaceRequest(extra_key="tenant")) == [name]
     namespaces.forget(0)
-    assert namespaces.of_root(0, root(wire("tenant"))) == named(None, None)
+    assert filed(namespaces, root(wire("tenant"))) == named(None, None)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_roots_filed_before_hashes_could_be_read_are_misfiled_until_the_next_clear(told: bool) -> None:
+    """Discovery tells the format late, or a later root does."""
+    namespaces = RadixNamespaces(8)
+    filed(namespaces, root(wire("tenant")))
+    assert not namespaces.is_misfiled(0)
+    if told:
+        namespaces.expect_dynamo(0)
+    else:
+        filed(namespaces, root(wire()))
+    assert namespaces.is_misfiled(0)
+    namespaces.cleared(0)
+    filed(namespaces, root(wire("tenant")))
+    assert not namespaces.is_misfiled(0)
+
+
+def test_what_was_learnt_from_roots_is_learnt_again_from_their_labels() -> None:
+    events = {
+        "plain": root(wire()),
+        "tenant": root(wire("tenant")),
+        "random": root(wire("random id", "s"), "s", "b"),
+        "own": root(wire(ADAPTER), lora_name="a"),
+        "other": root(wire("tenant" + ADAPTER), lora_name="a"),
+    }
+    before, after = verified(), RadixNamespaces(8)
+    for event in events.values():
+        filing = before.of_root(0, event, [ADAPTER])
+        assert after.relearn(0, filing.label, event.block_hashes, event.tokens) == filing.namespace
+        stored = before.label(filing.namespace)
+        assert after.relearn(0, stored, event.block_hashes, event.tokens, [ADAPTER]) == filing.namespace
+    assert after.is_genuine(0)
+    assert not after.is_misfiled(0)
+    for request in (
+        NamespaceRequest("b", "s"),
+        NamespaceRequest("a", lora_ids=[ADAPTER]),
+        NamespaceRequest(extra_key="tenant"),
+        NamespaceRequest(),
+    ):
+        assert asked(after, PROMPT, request) == asked(before, PROMPT, request)
+
+
+def test_a_label_of_a_misfiled_root_shows_it() -> None:
+    namespaces, tenant = RadixNamespaces(8), root(wire("tenant"))
+    label = RadixNamespaces(8).of_root(0, tenant).label
+    assert namespaces.relearn(0, label, tenant.block_hashes, PAGE) == named(None, None)
+    namespaces.expect_dynamo(0)
+    assert namespaces.is_misfiled(0)
+
+
+@pytest.mark.parametrize(("lora_ids", "misfiled"), [([ADAPTER], False), ([], True)])
+def test_an_adapters_root_stored_by_name_is_believed_only_if_its_id_explains_it(
+    lora_ids: list[str], misfiled: bool
+) -> None:
+    """Releases before labels filed these so. What cannot be judged is fetched again."""
+    namespaces = verified()
+    assert namespaces.relearn(0, named(None, "a"), [wire(ADAPTER)], PAGE, lora_ids) == named(None, "a")
+    assert namespaces.is_misfiled(0) is misfiled
+    assert named(None, "a") in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=[ADAPTER]))
 
 
 def test_empty_texts_are_none_and_short_prompts_lie_nowhere() -> None:
     namespaces = verified()
     request = NamespaceRequest(lora_name="", cache_salt="", extra_key="")
-    assert namespaces.of_request(PROMPT, request) == [named(None, None)]
-    assert namespaces.of_request(PROMPT[:4], request) == []
-    assert namespaces.of_root(0, BlockStored([], None, b"", 2)) == named(None, None)
-
-
-def test_names_cannot_be_confused() -> None:
-    pairs = [(salt, lora) for salt in (None, "a", "ab", "1:a") for lora in (None, "a", "ab", "b", "1:a")]
-    assert len({named(salt, lora) for salt, lora in pairs}) == len(pairs)
+    assert asked(namespaces, PROMPT, request) == [named(None, None)]
+    assert asked(namespaces, PROMPT[:4], request) == []
+    assert filed(namespaces, BlockStored([], None, b"", 2)) == named(None, None)
 
 
 def test_hidden_namespaces_are_remembered_in_bounded_number() -> None:
     namespaces = verified()
     first = namespaces.of_root(0, root(1, "first", "a"))
+    assert namespaces.label(first.namespace) == first.label != first.namespace
     for number in range(MAX_HIDDEN):
-        namespaces.of_root(0, root(number + 2, f"{number}", "a"))
-    assert first not in namespaces.of_request(PROMPT, NamespaceRequest("a", "first"))
-    for number in range(100):
-        namespaces.of_root(0, root(number, "s", "a"))
-    assert len(namespaces.of_request(PROMPT, NamespaceRequest("a", "s"))) == 65
+        filed(namespaces, root(number + 2, f"{number}", "a"))
+    assert first.namespace not in asked(namespaces, PROMPT, NamespaceRequest("a", "first"))
+    assert namespaces.label(first.namespace) == first.namespace
+    for number in range(MAX_ALIKE + 40):
+        filed(namespaces, root(number, "s", "a"))
+    assert len(asked(namespaces, PROMPT, NamespaceRequest("a", "s"))) == MAX_ALIKE + 1
