@@ -1,7 +1,8 @@
-// What router/ keeps in the native core: guesses, and the numbers of its standing candidates.
+// What router/ keeps in the native core: guesses, assigned requests, and the numbers of its standing candidates.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
+#include "core/assignment_book.h"
 #include "core/bind_module.h"
 #include "core/guesses.h"
 #include "core/standing_table.h"
@@ -81,6 +82,20 @@ void bind_decision(nb::module_& module) {
       .def("holders", &holders)
       .def("longest", &longest)
       .def("forget", &Guesses::forget);
+  nb::class_<AssignmentBook>(module, "AssignmentBook")
+      .def(nb::init<double, double, double>(), nb::arg("ttl_s"), nb::arg("prefill_ttl_s"), nb::arg("half_life_s"))
+      .def("add", &AssignmentBook::add)
+      .def("end", &AssignmentBook::end)
+      .def("end_prefill", &AssignmentBook::end_prefill)
+      .def("seen",
+           [](AssignmentBook& self, double now, double since) {
+             const auto [cost, running, prefill, oldest, oldest_new, oldest_prefill] = self.seen(now, since);
+             return nb::make_tuple(cost, running, prefill, oldest, oldest_new, oldest_prefill);
+           })
+      .def("prefill_tokens", &AssignmentBook::prefill_tokens)
+      .def_prop_ro("share", &AssignmentBook::share)
+      .def_prop_ro("last", &AssignmentBook::last)
+      .def("faded", &AssignmentBook::faded);
   nb::class_<StandingTable>(module, "StandingTable")
       .def(nb::init<std::size_t>(), nb::arg("count"))
       .def_rw("limit", &StandingTable::limit)
