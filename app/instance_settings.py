@@ -26,14 +26,6 @@ PlainText = Annotated[str, AfterValidator(_plain)]
 
 Name = Annotated[PlainText, Field(min_length=1, max_length=128)]
 
-
-def _addressable(text: str) -> str:
-    if text in (".", ".."):
-        raise ValueError("must not be . or ..: clients take them out of a path")
-    return text
-
-
-InstanceId = Annotated[Name, AfterValidator(_addressable)]
 ModelName = Annotated[PlainText, Field(min_length=1, max_length=512)]
 Url = Annotated[str, Field(max_length=2048), AfterValidator(normal_url)]
 Endpoint = Annotated[str, Field(max_length=2048), AfterValidator(event_endpoint)]
