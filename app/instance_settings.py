@@ -25,7 +25,6 @@ PlainText = Annotated[str, AfterValidator(_plain)]
 """Any text without control characters: slashes, spaces, percent signs and every script are fine."""
 
 Name = Annotated[PlainText, Field(min_length=1, max_length=128)]
-
 ModelName = Annotated[PlainText, Field(min_length=1, max_length=512)]
 Url = Annotated[str, Field(max_length=2048), AfterValidator(normal_url)]
 Endpoint = Annotated[str, Field(max_length=2048), AfterValidator(event_endpoint)]
@@ -37,7 +36,7 @@ class InstanceSettings(BaseModel):
 
     model_config = CLOSED
 
-    id: InstanceId = Field(description="any text of 1..128 characters without control characters but . and .., unique")
+    id: Name = Field(description="any text of 1..128 characters without control characters, unique")
     engine: Annotated[EngineKind, Field(strict=False)] = Field(description="vllm or sglang")
     model: ModelName = Field(description="the base model's name as requests give it")
     url: Url = Field(description="http://host:port, where the gateway sends requests")
