@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import httpx
+import msgspec
 import structlog
 
 from app.adapters import AdapterLabels
@@ -29,6 +29,7 @@ from index.index import Index
 from index.prompt import Prompt, WorkerMatch
 from index.worker import EngineKind, Worker
 from router.candidate import Candidate, Decision, RouteQuery
+from router.recent import Recent
 from router.request_id import new_request_id
 from router.route import Router
 
@@ -57,8 +58,11 @@ class Routed(NamedTuple):
     detail: str | None
 
 
-class Sent(NamedTuple):
-    """What a later report on a request is compared with. Tokens; None where the text was not tokenised."""
+class Sent(msgspec.Struct, gc=False, frozen=True):
+    """What a later report on a request is compared with. Tokens; None where the text was not tokenised.
+
+    Many are kept: the garbage collector need not see them.
+    """
 
     model: str
     instance: str
@@ -78,7 +82,7 @@ class Routing:
     client: httpx.AsyncClient
     limits: LimitSettings
     repeats: Repeats = field(default_factory=lambda: Repeats(TOKENISE_LOG_S))
-    sent: OrderedDict[str, Sent] = field(default_factory=OrderedDict)
+    sent: Recent[Sent] = field(default_factory=Recent)
     standings: Standings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -151,7 +155,7 @@ class Routing:
         """The engine's usage for a request: load goes down, delivered tokens are compared. Raises Problem 404."""
         if not self.router.finished(request_id, time.monotonic()):
             raise Problem(404, "the request is unknown or expired", field="request_id")
-        sent = self.sent.pop(request_id, None)
+        sent = self.sent.pop(request_id)
         if sent is None or report.cached_tokens is None or self.fleet.get(sent.instance) is None:
             return
         prompt = report.prompt_tokens if report.prompt_tokens is not None else sent.prompt
@@ -162,9 +166,10 @@ class Routing:
         chosen = routed.chosen
         self.router.record(routed.request_id, routed.decision, query, now)
         promised = None if query.prompt_tokens is None else chosen.reusable
-        self.sent[routed.request_id] = Sent(routed.target.model, chosen.worker.instance, query.prompt_tokens, promised)
-        if len(self.sent) > REMEMBERED_REQUESTS:
-            self.sent.popitem(last=False)
+        sent = Sent(routed.target.model, chosen.worker.instance, query.prompt_tokens, promised)
+        self.sent.add(routed.request_id, sent)
+        if len(self.sent) > REMEMBERED_REQUESTS and (oldest := self.sent.oldest()) is not None:
+            self.sent.pop(oldest)
         counts = None if query.prompt_tokens is None else (query.prompt_tokens, chosen.matched, chosen.reusable)
         self.metrics.routed(routed.target.model, routed.decision.reason, counts)
         if unknown:

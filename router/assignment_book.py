@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from math import exp2, inf
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from index.native import CORE
 from router.settings import RouterSettings
@@ -34,8 +35,7 @@ class Seen(NamedTuple):
 NOTHING = Seen(0.0, 0, 0, inf, inf, inf)
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
+class _Request(msgspec.Struct, gc=False, eq=False):
     """`cost` is its weight as load (0..1), `prefill` the prompt tokens to be computed before its first one."""
 
     at: float

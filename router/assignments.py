@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from index.worker import Worker
 from router.assignment_book import NOTHING, AssignmentBook, new_book
 from router.changes import Changes
+from router.recent import Recent
 from router.settings import RouterSettings
 
 if TYPE_CHECKING:
@@ -20,8 +22,8 @@ _COST_STEPS = 2.0**32
 """Costs are whole multiples of 1 / _COST_STEPS: their sums are exact, so adding and taking away leaves no remainder."""
 
 
-class _Assigned(NamedTuple):
-    """A request's worker and time, and where it stands there."""
+class _Assigned(msgspec.Struct, gc=False):
+    """A request and where it stands. Many are kept: the garbage collector need not see them."""
 
     worker: Worker
     at: float
@@ -40,7 +42,7 @@ class Assignments:
     def __init__(self, settings: RouterSettings) -> None:
         self.changes = Changes[Worker]()
         self._settings = settings
-        self._requests: OrderedDict[str, _Assigned] = OrderedDict()
+        self._requests = Recent[_Assigned]()
         self._books: dict[Worker, Book] = {}
         self._now = -inf
         self._last_finish = -inf
@@ -52,10 +54,9 @@ class Assignments:
     def advance(self, now: float) -> None:
         """It is `now`."""
         self._now = max(self._now, now)
-        ttl_s = self._settings.request_ttl_s
-        while self._requests:
-            oldest = next(iter(self._requests))
-            if self._now - self._requests[oldest].at < ttl_s:
+        while (oldest := self._requests.oldest()) is not None:
+            request = self._requests.get(oldest)
+            if request is not None and self._now - request.at < self._settings.request_ttl_s:
                 return
             self._drop_request(oldest)
 
@@ -68,10 +69,10 @@ class Assignments:
         cost = round(cost * _COST_STEPS) / _COST_STEPS
         book = self._books.get(worker) or self._new_book(worker)
         number = book.add(self._now, cost, max(prompt - reusable, 0), 1 / weight)
-        self._requests[request_id] = _Assigned(worker, self._now, book, number)
+        self._requests.add(request_id, _Assigned(worker, self._now, book, number))
         self.changes.note(worker)
-        while len(self._requests) > self._settings.request_limit:
-            self._drop_request(next(iter(self._requests)))
+        while len(self._requests) > self._settings.request_limit and (oldest := self._requests.oldest()) is not None:
+            self._drop_request(oldest)
 
     def first_token(self, request_id: str, now: float) -> bool:
         """The request's prefill is done. False: the id is unknown or expired."""
@@ -143,7 +144,7 @@ class Assignments:
         return book
 
     def _drop_request(self, request_id: str) -> None:
-        request = self._requests.pop(request_id, None)
+        request = self._requests.pop(request_id)
         if request is not None:
             self._end(request)
 

@@ -178,7 +178,7 @@ def test_blocks_that_came_before_their_path_was_known_still_count() -> None:
             assert matched(run, ASKED, lora="sql") == {"a": 64}
             engine.mend()
             wait_for_adapters(run, "a", {"sql": V1})
-            wait_until(exactly(64, run, ASKED, lora="sql"), 5)  # where they belong is another place now: asked for again
+            wait_until(exactly(64, run, ASKED, lora="sql"), 5)  # asked for again: they belong elsewhere now
             assert run.worker("a")["trust"] == "exact"
 
 
