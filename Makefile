@@ -24,7 +24,7 @@ STAMP := .venv/.installed
 PACKAGES := redis-server redis-tools nginx libnginx-mod-http-js prometheus wget
 COMPOSE_PACKAGES := docker-compose
 
-.PHONY: help install run demo stack test check check-compose check-native check-pure fuzz-native bench lock clean packages test-packages torch litellm
+.PHONY: help install run demo stack test check check-compose check-native sanitized check-pure fuzz-native bench lock clean packages test-packages torch litellm
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -60,14 +60,16 @@ check-compose: $(STAMP)  ## docker-compose.yml read by a real compose, in both p
 		echo "docker-compose.yml is not checked: there is no docker-compose (sudo apt-get install docker-compose)"; \
 	fi
 
-check-native: $(STAMP)  ## the native core's tests over a build with AddressSanitizer and UBSan
+sanitized: $(STAMP)
 	cmake -S . -B build/sanitize -DKVROUTE_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 		-DPython_EXECUTABLE="$(abspath $(PYTHON))" >/dev/null
 	cmake --build build/sanitize --parallel 2
+
+check-native: sanitized  ## the native core's tests over a build with AddressSanitizer and UBSan
 	KVROUTE_CORE_FILE="$$(ls build/sanitize/_core.*.so)" KVROUTE_CORE=native PYTHONMALLOC=malloc \
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 		LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so) $$($${CXX:-g++} -print-file-name=libstdc++.so)" \
-		$(PYTHON) -m pytest -p tests.support.core_file $(or $(ARGS),$(NATIVE_TESTS))
+		$(PYTHON) -m pytest -n 2 -p tests.support.core_file $(or $(ARGS),$(NATIVE_TESTS))
 
 check-pure: $(STAMP)  ## what an install without a compiler gives: the Python core, told in its log and in /healthz
 	rm -rf build/pure && $(PYTHON) -m venv build/pure
