@@ -69,7 +69,7 @@ check-native: sanitized  ## the native core's tests over a build with AddressSan
 	KVROUTE_CORE_FILE="$$(ls build/sanitize/_core.*.so)" KVROUTE_CORE=native PYTHONMALLOC=malloc \
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 		LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so) $$($${CXX:-g++} -print-file-name=libstdc++.so)" \
-		$(PYTHON) -m pytest -n 2 -p tests.support.core_file $(or $(ARGS),$(NATIVE_TESTS))
+		$(PYTHON) -m pytest -n 2 -k 'not python' -p tests.support.core_file $(or $(ARGS),$(NATIVE_TESTS))
 
 check-pure: $(STAMP)  ## what an install without a compiler gives: the Python core, told in its log and in /healthz
 	rm -rf build/pure && $(PYTHON) -m venv build/pure
