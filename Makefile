@@ -10,7 +10,8 @@ ARGS ?=
 COVERAGE := 90
 
 SECONDS ?= 60
-PURE_TESTS := tests/index tests/router tests/app/test_route_api.py tests/app/test_short_http.py tests/app/test_cases.py
+PURE_TESTS := tests/index/test_native.py tests/index/test_block_pools.py tests/index/test_radix.py tests/index/test_dump.py \
+	tests/router tests/app/test_route_api.py tests/app/test_short_http.py tests/app/test_cases.py
 NATIVE_TESTS := tests/index/test_native.py tests/index/test_block_hash.py tests/index/test_block_digest.py \
 	tests/index/test_block_check.py tests/index/test_block_cores.py tests/index/test_block_golden.py \
 	tests/index/test_block_pools.py tests/index/test_dump.py tests/index/test_radix.py tests/index/test_radix_cores.py \
