@@ -124,12 +124,14 @@ class BlockPools:
     def apply_payload(self, worker: Worker, payload: bytes, record: bool) -> AppliedPayload | None:
         """Apply a payload without decoding it in Python; None, and no change, where that cannot be done."""
         member = self._members[worker]
-        if member.pool is None or member.blocks is None or member.blocks.orphans:
-            return None
-        holders = member.pool.index.holders
-        if not isinstance(holders, NativeHolders):
-            return None
-        return holders.apply_payload(member.blocks, payload, record, member.check)
+        native = _native(member)
+        return None if native is None else native[0].apply_payload(native[1], payload, record, member.check)
+
+    def apply_payloads(self, worker: Worker, payloads: list[bytes], record: bool) -> AppliedRun:
+        """Apply the first of the payloads without decoding them in Python, as far as that can be done."""
+        member = self._members[worker]
+        native = _native(member)
+        return NOT_APPLIED if native is None else native[0].apply_payloads(native[1], payloads, record, member.check)
 
     @staticmethod
     def _passed(member: _Member, blocks: BlockWorker, event: BlockStored, delta: Delta) -> BlockStored | None:
@@ -139,16 +141,6 @@ class BlockPools:
         if member.spec.verify:  # by which identity is not known
             delta.unchecked += len(event.block_hashes)
         return event
-
-    def apply_payloads(self, worker: Worker, payloads: list[bytes], record: bool) -> AppliedRun:
-        """Apply the first of the payloads without decoding them in Python, as far as that can be done."""
-        member = self._members[worker]
-        if member.pool is None or member.blocks is None or member.blocks.orphans:
-            return NOT_APPLIED
-        holders = member.pool.index.holders
-        if not isinstance(holders, NativeHolders):
-            return NOT_APPLIED
-        return holders.apply_payloads(member.blocks, payloads, record, member.check)
 
     @staticmethod
     def _record(index: BlockIndex, blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:
@@ -300,3 +292,11 @@ class BlockPools:
                 made[key] = EngineChain(prompt, member.identity, unit, lora_path or "")
             chains[number] = made[key]
         return chains
+
+
+def _native(member: _Member) -> tuple[NativeHolders, BlockWorker] | None:
+    """Where the native core can apply the worker's payloads by itself: nothing of it waits for its parent."""
+    if member.pool is None or member.blocks is None or member.blocks.orphans:
+        return None
+    holders = member.pool.index.holders
+    return (holders, member.blocks) if isinstance(holders, NativeHolders) else None

@@ -63,8 +63,7 @@ class Assignments:
     def add(self, request_id: str, worker: Worker, *, weight: float, prompt: int, reusable: int, now: float) -> None:
         """A request was sent to `worker`: `prompt` tokens (0 when not known), of which it reuses `reusable`."""
         self.advance(now)
-        if request_id in self._requests:
-            self._drop_request(request_id)
+        self._drop_request(request_id)
         cost = max(1 - reusable / prompt if prompt else 1.0, self._settings.warm_request_cost)
         cost = round(cost * _COST_STEPS) / _COST_STEPS
         book = self._books.get(worker) or self._new_book(worker)
