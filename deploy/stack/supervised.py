@@ -60,10 +60,13 @@ class Supervised:
         wait_s = FIRST_WAIT_S
         while True:
             began = time.monotonic()
+            starting = asyncio.create_task(self._start())
             try:
-                self._process = await self._start()
+                self._process = await asyncio.shield(starting)
                 await self._process.wait()
             finally:
+                # Cancelled while it is starting, asyncio would kill it, but not what it has started by then.
+                self._process = await starting
                 await self._end()
             if self.health == "starting" and self._process.returncode == WRONG_SETTINGS:
                 raise StackFailed(f"{self.program.name} refuses its settings:\n{self.last_words()}")

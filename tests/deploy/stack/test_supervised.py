@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -67,7 +68,7 @@ async def test_what_a_process_leaves_behind_is_ended_before_it_is_started_again(
     one = Supervised(program(tmp_path, 'sleep 60 & echo $! >> "$FOLDER/children"; wait'))
     children = tmp_path / "children"
     async with running(one):
-        await until(lambda: children.exists() and children.read_text().count("\n") == 1)
+        await until(lambda: children.exists() and children.read_text().count("\n") == 1 and one.pid is not None)
         assert one.pid is not None
         os.kill(one.pid, signal.SIGKILL)
         await until(lambda: children.read_text().count("\n") == 2)
@@ -77,10 +78,23 @@ async def test_what_a_process_leaves_behind_is_ended_before_it_is_started_again(
     await until(lambda: not lives(current))
 
 
+async def test_what_a_process_has_started_is_ended_when_it_is_cancelled_while_it_starts(tmp_path: Path) -> None:
+    one = Supervised(program(tmp_path, 'sleep 60 & echo $! > "$FOLDER/new"; mv "$FOLDER/new" "$FOLDER/child"; wait'))
+    child = tmp_path / "child"
+    task = asyncio.create_task(one.run())
+    while not child.exists():
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # noqa: ASYNC251 - the process goes on, the loop that starts it does not
+    assert one.pid is None
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: not lives(int(child.read_text())))
+
+
 async def test_a_process_that_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
     one = Supervised(program(tmp_path, 'trap "" TERM; echo up; while :; do sleep 0.1; done'))
     async with running(one):
-        await until(lambda: "up" in one.last_words())
+        await until(lambda: "up" in one.last_words() and one.pid is not None)
         pid = one.pid
         assert pid is not None
     assert not lives(pid)
