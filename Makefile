@@ -62,7 +62,7 @@ check-compose: $(STAMP)  ## docker-compose.yml read by a real compose, in both p
 	fi
 
 sanitized: $(STAMP)
-	cmake -S . -B build/sanitize -DKVROUTE_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	cmake -S . -B build/sanitize -DKVROUTE_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug \
 		-DPython_EXECUTABLE="$(abspath $(PYTHON))" >/dev/null
 	cmake --build build/sanitize --parallel 2
 

@@ -54,6 +54,7 @@ def held(run: Running, *prompts: list[int]) -> list[int]:
 # Holes that a replay fills
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("stream", [vllm_stream("sha256_cbor"), sglang_stream("page16")], ids=["vllm", "sglang"])
 def test_every_recorded_row_is_exact_although_batches_and_parts_of_replays_are_lost(stream: Stream) -> None:
     random, last = Random(4), max(stream.payloads)
@@ -241,6 +242,7 @@ def test_a_lost_connection_to_the_same_process_costs_nothing() -> None:
 # Everything at once
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", range(8))
 def test_after_any_series_of_losses_the_index_holds_the_truth_or_less(seed: int) -> None:
     random = Random(seed)

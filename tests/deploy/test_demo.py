@@ -20,6 +20,8 @@ import pytest
 from deploy.demo_processes import ROOT, free_port
 from deploy.demo_prompts import CHATS, DOCUMENTS, QUESTIONS, TURNS
 
+pytestmark = pytest.mark.xdist_group("demo")  # one process sets it up once
+
 COMMAND = [sys.executable, "-m", "deploy.demo"]
 ROW = re.compile(r" (\S.*?\S) {2,}(\d+)  (\S+) +(\w+) +(\d+) +(\d+) +(\d+) *")
 RUN = re.compile(r" (kvroute|round robin) +(\d+)% +(\d+) +(\d+) *")

@@ -85,6 +85,7 @@ def answers(index: Index, rows: list[Row]) -> list[object]:
     return found
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("engine", "name"), STREAMS)
 def test_a_dump_at_any_point_and_the_operations_after_it_give_the_same_holdings(engine: str, name: str) -> None:
     stream = load(engine, name)
@@ -117,6 +118,7 @@ def test_a_dump_at_any_point_and_the_operations_after_it_give_the_same_holdings(
         assert list(copy.stats()) == []
 
 
+@pytest.mark.no_cover
 @settings(max_examples=300)
 @given(st.integers(0, 1 << 32))
 def test_odd_events_are_recorded_as_they_were_applied(seed: int) -> None:

@@ -26,6 +26,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # nothing is fetched at imp
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of a package that is not ours
     pytest.mark.asyncio(loop_scope="module"),  # its background work stays with the event loop that it began in
+    pytest.mark.xdist_group("litellm"),  # one process sets it up once
 ]
 ENGINES = ("vllm-0", "vllm-1", "sglang-0")
 LONG = "The lighthouse keeper wrote down the wind, the sea and every ship that passed. " * 6

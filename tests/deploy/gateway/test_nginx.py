@@ -14,7 +14,10 @@ from tests.deploy.gateway.nginx_process import INSTALL, IS_INSTALLED, NginxProce
 from tests.deploy.gateway.stack import addresses, cached, completion, prompt, urls
 from tests.support.service import wait_until
 
-pytestmark = pytest.mark.skipif(not IS_INSTALLED, reason=INSTALL)
+pytestmark = [
+    pytest.mark.skipif(not IS_INSTALLED, reason=INSTALL),
+    pytest.mark.xdist_group("nginx"),  # one process sets it up once
+]
 ENGINES = ("vllm-0", "vllm-1", "sglang-0")
 
 

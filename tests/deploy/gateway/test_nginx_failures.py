@@ -23,7 +23,10 @@ from tests.support.ports import free_port
 from tests.support.router_process import RouterProcess
 from tests.support.service import wait_until
 
-pytestmark = pytest.mark.skipif(not IS_INSTALLED, reason=INSTALL)
+pytestmark = [
+    pytest.mark.skipif(not IS_INSTALLED, reason=INSTALL),
+    pytest.mark.xdist_group("nginx_failures"),  # one process sets it up once
+]
 BOUND_S = 5.0
 """Far above the gateway's own limits (0.3 s), far below a client's patience."""
 

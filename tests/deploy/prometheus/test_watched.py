@@ -13,6 +13,8 @@ from tests.deploy.prometheus.rule_files import Query, dashboard_queries, rules
 from tests.support.prometheus_server import PrometheusServer
 from tests.support.service import wait_until
 
+pytestmark = pytest.mark.xdist_group("watched")  # one process sets it up once
+
 TOKENS = ("prompt", "reusable", "delivered", "delivered_prompt")
 REPLICAS = {"router-0", "router-1"}
 NEARLY = 0.05
