@@ -250,7 +250,7 @@ class BlockHolders:
         return any(of == group and table.get(key, 0) & worker.bit for (of, _), table in self.tables.items())
 
     def matches(
-        self, prompt: Prompt, names: dict[int, Worker], eagles: Set[int], only: Collection[Worker]
+        self, prompt: Prompt, names: list[Worker], eagles: Set[int], only: Collection[Worker]
     ) -> dict[Worker, WorkerMatch]:
         """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first."""
         plain = sum(worker.bit for worker in self._workers.values() if worker.plain)

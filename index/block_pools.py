@@ -30,7 +30,8 @@ class _Pool:
     model: str
     index: BlockIndex
     fleet: HashDomain
-    names: dict[int, Worker] = field(default_factory=dict)
+    names: list[Worker] = field(default_factory=list)
+    """By number; the last one that had it, where a number is free."""
 
 
 @dataclass(slots=True)
@@ -248,7 +249,8 @@ class BlockPools:
         member.pool = pool
         domain = pool.fleet if member.shared else None
         member.blocks = pool.index.add(member.spec.eagle, member.spec.match_unit, domain)
-        pool.names[member.blocks.number] = worker
+        number = member.blocks.number
+        pool.names[number : number + 1] = [worker]  # also one behind the last
         return member.blocks
 
     def _move(self, worker: Worker, member: _Member, old: BlockWorker, block_size: int) -> BlockWorker:
@@ -273,7 +275,6 @@ class BlockPools:
         if member.pool is None or member.blocks is None:
             return
         member.pool.index.drop(member.blocks)
-        del member.pool.names[member.blocks.number]
         if not member.pool.index.workers:
             self._pools.pop((member.pool.model, member.pool.index.block_size), None)
         member.pool = member.blocks = None

@@ -68,7 +68,7 @@ class Holders(Protocol):
         """Whether a worker holds a request key in a group, in any medium."""
 
     def matches(
-        self, prompt: Prompt, names: dict[int, Worker], eagles: Set[int], only: Collection[Worker]
+        self, prompt: Prompt, names: list[Worker], eagles: Set[int], only: Collection[Worker]
     ) -> dict[Worker, WorkerMatch]:
         """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first.
 

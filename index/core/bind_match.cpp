@@ -72,18 +72,20 @@ class Matches {
 };
 
 nb::dict matches(const Pool& pool, const nb::bytes& root, const nb::bytes& tokens, const nb::list& extras,
-                 const nb::dict& names, const nb::object& eagles, const nb::object& only, const nb::object& type) {
+                 const nb::list& names, const nb::set& eagles, const nb::object& only, const nb::object& type) {
   const std::vector<Depth> depths = walk(pool.holders, prompt_of(pool, root, tokens, extras), pool.plain_workers(), 0);
   Matches making(pool, tokens.size() / 4, type);
+  const bool any_eagle = eagles.size() > 0;
   nb::dict found;
   for (auto depth = depths.rbegin(); depth != depths.rend(); ++depth) {
-    const nb::int_ number(depth->number);
-    const nb::object worker = nb::borrow(PyDict_GetItemWithError(names.ptr(), number.ptr()));
-    if (!worker.is_valid()) throw nb::index_error("a worker without a name");
+    if (depth->number >= names.size()) throw nb::index_error("a worker without a name");
+    const nb::handle worker = PyList_GET_ITEM(names.ptr(), static_cast<Py_ssize_t>(depth->number));
     const int asked = PySequence_Contains(only.ptr(), worker.ptr());
-    const int eagle = asked == 1 ? PySequence_Contains(eagles.ptr(), number.ptr()) : 0;
-    if (asked < 0 || eagle < 0) throw nb::python_error();
-    if (asked == 1) found[worker] = making.of(worker, *depth, eagle == 1);
+    if (asked == 0) continue;
+    const bool eagle = asked > 0 && any_eagle && eagles.contains(nb::int_(depth->number));
+    if (asked < 0 || PyDict_SetItem(found.ptr(), worker.ptr(), making.of(worker, *depth, eagle).ptr()) < 0) {
+      throw nb::python_error();
+    }
   }
   return found;
 }

@@ -173,13 +173,24 @@ Filed BlockHolders::file_run(std::uint32_t number, SlotId slot, RequestKey paren
     table.prefetch(keys_[at]);
   };
   for (std::size_t at = 0; at < std::min(kAhead, run.hashes.size()); ++at) fetch(at);
+  // A hash that is new in the domain is held by nobody then, and its key by nobody in other slots.
+  const bool is_simple = tables_.size() == 1 && domain.keyless.empty();
   Filed done;
   for (; done.filed < run.hashes.size(); ++done.filed) {
     const std::size_t at = done.filed;
     if (at + kAhead < run.hashes.size()) fetch(at + kAhead);
     const Handle block = run.hashes[at];
-    if (const auto [known, is_new] = domain.keys.insert(block); is_new) {
+    const auto [known, is_new] = domain.keys.insert(block);
+    if (is_new) {
       known->value = keys_[at];
+      if (is_simple) {  // what `learnt` and `mark_key` do, with one look at the only table
+        held.hashes.insert(block);
+        PairSlot* cell = table.insert(keys_[at]).first;
+        if (cell->value != 0 && bits_.meets(cell->value, domain.workers)) domain.aliases[keys_[at]].insert(block);
+        mark_cell(number, held, *cell);
+        ++done.stored;
+        continue;
+      }
       learnt(domain, block, keys_[at]);
     } else if (known->value != keys_[at]) {
       done.conflict = true;
@@ -190,7 +201,7 @@ Filed BlockHolders::file_run(std::uint32_t number, SlotId slot, RequestKey paren
       continue;
     }
     ++done.stored;
-    mark_key(number, slot, keys_[at]);
+    mark_cell(number, held, *table.insert(keys_[at]).first);
   }
   if (done.conflict) tidy(number, slot);
   return done;
@@ -206,11 +217,14 @@ void BlockHolders::mark(std::uint32_t number, SlotId slot, Handle block, const R
 }
 
 void BlockHolders::mark_key(std::uint32_t number, SlotId slot, RequestKey key) {
-  PairSlot* cell = tables_[slot].insert(key).first;
-  if (bits_.has(cell->value, number)) {
-    ++workers_[number]->held[slot].doubled.insert(key).first->value;
+  mark_cell(number, workers_[number]->held[slot], *tables_[slot].insert(key).first);
+}
+
+void BlockHolders::mark_cell(std::uint32_t number, Holdings& held, PairSlot& cell) {
+  if (bits_.has(cell.value, number)) {
+    ++held.doubled.insert(cell.key).first->value;
   } else {
-    cell->value = bits_.with(cell->value, number);
+    cell.value = bits_.with(cell.value, number);
   }
 }
 
@@ -269,10 +283,21 @@ void BlockHolders::tidy(std::uint32_t number, SlotId slot) {
   if (tables_.empty()) bits_.forget_sets();
 }
 
-// Clear the worker's bit for a hash it no longer holds.
 void BlockHolders::release(std::uint32_t number, SlotId slot, Holdings& held, Handle block) {
+  let_go(number, slot, held, block);
+  fit(number, slot);
+}
+
+// Gives back the memory of what `let_go` took out of the tables.
+void BlockHolders::fit(std::uint32_t number, SlotId slot) {
+  workers_[number]->domain->keys.fit();
+  if (const auto at = tables_.find(slot); at != tables_.end()) at->second.fit();
+}
+
+// Clear the worker's bit for a hash it no longer holds. The tables stay as large as they are.
+void BlockHolders::let_go(std::uint32_t number, SlotId slot, Holdings& held, Handle block) {
   HashDomain& domain = *workers_[number]->domain;
-  const PairSlot* known = domain.keys.find(block);
+  PairSlot* known = domain.keys.find(block);
   if (known == nullptr) {
     const auto at = domain.keyless.find(block);
     at->second.erase({number, slot});
@@ -280,27 +305,47 @@ void BlockHolders::release(std::uint32_t number, SlotId slot, Holdings& held, Ha
     return;
   }
   const RequestKey key = known->value;
+  bool is_held = false;
   if (held.doubled.find(key) != nullptr) {
     decrement(held.doubled, key);
+    is_held = true;
   } else {
-    unmark(slot, key, number);
+    KeyMap& table = tables_.find(slot)->second;
+    PairSlot* cell = table.find(key);
+    cell->value = bits_.without(cell->value, number);
+    is_held = bits_.meets(cell->value, domain.workers);
+    if (cell->value == 0) table.take(cell);
   }
   const auto aliases = domain.aliases.empty() ? domain.aliases.end() : domain.aliases.find(key);
-  if (has_holders(domain, key)) {
+  if (is_held || (tables_.size() > 1 && has_holders(domain, key))) {
     if (aliases != domain.aliases.end()) aliases->second.insert(block);
     return;
   }
-  domain.keys.erase(block);
+  domain.keys.take(known);
   if (aliases == domain.aliases.end()) return;
-  aliases->second.each([&](const KeySlot& alias) { domain.keys.erase(alias.key); });
+  aliases->second.each([&](const KeySlot& alias) {
+    if (PairSlot* other = domain.keys.find(alias.key)) domain.keys.take(other);
+  });
   domain.aliases.erase(aliases);
 }
 
-void BlockHolders::unmark(SlotId slot, RequestKey key, std::uint32_t number) {
+// All that was held in a slot, in the order of the domain's table, with the cells of both tables fetched from memory
+// ahead.
+void BlockHolders::release_each(std::uint32_t number, SlotId slot, Holdings& held) {
+  const KeyMap& keys = workers_[number]->domain->keys;
   const auto table = tables_.find(slot);
-  PairSlot* cell = table->second.find(key);
-  cell->value = bits_.without(cell->value, number);
-  if (cell->value == 0) table->second.erase(key);
+  std::vector<Handle> blocks;
+  blocks.reserve(held.hashes.size());
+  held.hashes.each([&](const KeySlot& block) { blocks.push_back(block.key); });
+  for (std::size_t at = 0; at < blocks.size() + 2 * kAhead; ++at) {
+    if (at < blocks.size()) keys.prefetch(blocks[at]);
+    if (at >= kAhead && at - kAhead < blocks.size() && table != tables_.end()) {
+      const PairSlot* known = keys.find(blocks[at - kAhead]);
+      if (known != nullptr) table->second.prefetch(known->value);
+    }
+    if (at >= 2 * kAhead) let_go(number, slot, held, blocks[at - 2 * kAhead]);
+  }
+  fit(number, slot);
 }
 
 std::size_t BlockHolders::release_all(std::uint32_t number) {
@@ -314,10 +359,8 @@ BlockHolders::HeldBySlot BlockHolders::take_all(std::uint32_t number) {
   HeldBySlot all;
   all.swap(workers_[number]->held);
   for (auto& [slot, held] : all) {
-    const SlotId at = slot;
-    Holdings& mine = held;
-    held.hashes.each_scattered([&](const KeySlot& block) { release(number, at, mine, block.key); });
-    tidy(number, at);
+    release_each(number, slot, held);
+    tidy(number, slot);
   }
   return all;
 }

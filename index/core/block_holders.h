@@ -114,10 +114,13 @@ class BlockHolders {
 
   void mark(std::uint32_t number, SlotId slot, Handle block, const RequestKey* key);
   void mark_key(std::uint32_t number, SlotId slot, RequestKey key);
+  void mark_cell(std::uint32_t number, Holdings& held, PairSlot& cell);
   void learn(HashDomain& domain, Handle block, RequestKey key);
   void learnt(HashDomain& domain, Handle block, RequestKey key);
   void release(std::uint32_t number, SlotId slot, Holdings& held, Handle block);
-  void unmark(SlotId slot, RequestKey key, std::uint32_t number);
+  void release_each(std::uint32_t number, SlotId slot, Holdings& held);
+  void let_go(std::uint32_t number, SlotId slot, Holdings& held, Handle block);
+  void fit(std::uint32_t number, SlotId slot);
   bool has_holders(const HashDomain& domain, RequestKey key) const;
   HeldBySlot take_all(std::uint32_t number);
   void leave_domain(std::uint32_t number);

@@ -6,7 +6,6 @@
 // it copies in order, so it reads and writes memory from one end to the other.
 #pragma once
 
-#include <numeric>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -80,19 +79,30 @@ class FlatTable {
   bool erase(std::uint64_t key) {
     Slot* slot = find(key);
     if (slot == nullptr) return false;
-    if (key == 0) {
+    take(slot);
+    fit();
+    return true;
+  }
+
+  // Takes out a slot that `find` gave, and leaves the table as large as it is. Whoever takes out many, perhaps in the
+  // order of places, calls `fit` once afterwards: in a table that shrinks meanwhile what is left would crowd at one end.
+  void take(Slot* slot) {
+    if (slot == &zero_) {
       zero_ = Slot{};
       has_zero_ = false;
-      return true;
+      return;
     }
     shift_back(static_cast<std::size_t>(slot - &slots_[0]));
     --size_;
+  }
+
+  // Gives back memory when most keys are gone.
+  void fit() {
     if (size_ == 0) {
       slots_ = SlotArray<Slot>();
     } else if (size_ * 3 < slots_.size() && slots_.size() > 64) {
       resize(size_ + size_ / 2 + 8);
     }
-    return true;
   }
 
   void clear() {
@@ -127,19 +137,6 @@ class FlatTable {
   void each(Visit visit) {
     if (has_zero_) visit(zero_);
     for (std::size_t at = 0; at < slots_.size(); ++at) {
-      if (slots_[at].key != 0) visit(slots_[at]);
-    }
-  }
-
-  // As `each`, but far from the order of places. All tables have the same order: whoever takes the visited keys out of
-  // another table one by one would empty that from one end, and what is left would crowd there each time it shrinks.
-  template <class Visit>
-  void each_scattered(Visit visit) const {
-    if (has_zero_) visit(zero_);
-    const std::size_t count = slots_.size();
-    std::size_t stride = count / 8 * 5 + 1;
-    while (std::gcd(stride, count) > 1) ++stride;
-    for (std::size_t step = 0, at = 0; step < count; ++step, at = (at + stride) % count) {
       if (slots_[at].key != 0) visit(slots_[at]);
     }
   }
