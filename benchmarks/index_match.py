@@ -15,9 +15,8 @@ from functools import partial
 from xxhash import xxh3_64_digest
 
 from benchmarks.readings import us_per_call
-from benchmarks.workload import cores, filled
+from benchmarks.workload import cores, filled, worker_named
 from index.prompt import Prompt
-from index.worker import Worker
 
 WORKERS = 64
 CALLS = 50
@@ -26,7 +25,7 @@ ROUNDS = 5
 
 def main() -> None:
     """Fill, match, print."""
-    only = {Worker(f"worker-{number}", 0) for number in range(WORKERS)}
+    only = frozenset(worker_named(number) for number in range(WORKERS))
     for blocks in (64, 512, 2048):
         for shared in (False, True):
             for core in cores():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Iterator
+from functools import cache
 
 import msgspec
 
@@ -52,6 +53,12 @@ def cores() -> list[Core]:
     return [chosen("python"), *([core] if (core := chosen("auto")).name == "native" else [])]
 
 
+@cache
+def worker_named(number: int) -> Worker:
+    """One object per worker, as in the service: the index knows a worker by the object that requests ask with."""
+    return Worker(f"worker-{number}", 0)
+
+
 def filled(
     workers: int, blocks: int, run: int = 128, shared: bool = False, core: Core | None = None
 ) -> tuple[Index, list[list[int]]]:
@@ -60,7 +67,7 @@ def filled(
     held: list[list[int]] = []
     common = [(tokens, _hashes(dice, run)) for tokens in prompts(7, blocks // run, run)] if shared else []
     for number in range(workers):
-        worker = Worker(f"worker-{number}", 0)
+        worker = worker_named(number)
         index.add(worker, WorkerSpec("m", EngineKind.VLLM))
         runs = common or [(tokens, _hashes(dice, run)) for tokens in prompts(1000 + number, blocks // run, run)]
         for tokens, hashes in runs:

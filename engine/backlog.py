@@ -77,13 +77,25 @@ class Applied:
 
     def add(self, seq: int, payload: bytes) -> None:
         """Note a batch as applied. Numbers that were skipped are known to nobody."""
+        self._skip_to(seq)
+        self._digests.append(xxh3_64_intdigest(payload))
+        self._go_on_at(seq + 1)
+
+    def add_run(self, first_seq: int, digests: bytes) -> None:
+        """Note batches with consecutive numbers as applied, by their xxh3_64 (8 bytes each, native)."""
+        self._skip_to(first_seq)
+        self._digests.frombytes(digests)
+        self._go_on_at(first_seq + len(digests) // 8)
+
+    def _skip_to(self, seq: int) -> None:
         skipped = seq - self._next
         if skipped < 0 or skipped > self._limit:
             del self._digests[:]
         else:
             self._digests.extend([0] * skipped)
-        self._digests.append(xxh3_64_intdigest(payload))
-        self._next = seq + 1
+
+    def _go_on_at(self, next_seq: int) -> None:
+        self._next = next_seq
         if len(self._digests) > 2 * self._limit:
             del self._digests[: len(self._digests) - self._limit]
 

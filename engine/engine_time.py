@@ -22,8 +22,13 @@ class EngineClock:
     """The time of the batch with the highest number; small steps back are a clock being set, not a new process."""
 
     def __init__(self, step_s: float) -> None:
-        self._step_s = step_s
+        self.step_s = step_s
         self._newest: tuple[int, float] | None = None
+
+    @property
+    def newest(self) -> float | None:
+        """The time of that batch; None before any."""
+        return None if self._newest is None else self._newest[1]
 
     def jumps_back(self, ts: float | None) -> bool:
         """Whether a batch with a higher number than any before cannot be of the same process."""
@@ -33,7 +38,7 @@ class EngineClock:
             or (ts < _PLACEHOLDER_BELOW_S) != (self._newest[1] < _PLACEHOLDER_BELOW_S)
         ):
             return False
-        return ts < self._newest[1] - self._step_s
+        return ts < self._newest[1] - self.step_s
 
     def note(self, seq: int, ts: float | None) -> None:
         """A batch of this process."""

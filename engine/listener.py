@@ -234,14 +234,19 @@ class Listener:
         assert self._events is not None
         for _ in self._slice():
             messages, more = waiting(self._events)
-            for frames in messages:
-                if len(frames) != 3:
-                    self._bad_frames.append(BadFrame("frame_count"))
-                elif not self._topic or frames[0] == self._topic:
-                    self._live(frames[1], frames[2], now)
+            at = 0
+            while at < len(messages):
+                at += self._sequence.live_run(messages, at, self._topic, now) or self._take_one(messages[at], now)
             if not more:
                 return False
         return True
+
+    def _take_one(self, frames: list[bytes], now: float) -> int:
+        if len(frames) != 3:
+            self._bad_frames.append(BadFrame("frame_count"))
+        elif not self._topic or frames[0] == self._topic:
+            self._live(frames[1], frames[2], now)
+        return 1
 
     def _live(self, seq: bytes, payload: bytes, now: float) -> None:
         if len(seq) != 8:

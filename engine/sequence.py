@@ -13,11 +13,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import repeat
 from typing import Literal
 
 from engine.asking import Ask, Asking
 from engine.backlog import Applied, Backlog, Held
 from engine.engine_time import EngineClock, engine_time
+from engine.live_run import leading_run
 from engine.process import Process
 from engine.stream import Batch, Clear, Gap, Link, ListenerLimits, Position, Resumed, Signal
 from index.worker import Trust
@@ -120,6 +122,24 @@ class Sequence:
         self._next_live = seq + 1
         self._clock.note(seq, ts)
         self._take_in(seq, payload, now)
+
+    def live_run(self, messages: list[list[bytes]], at: int, topic: bytes, now: float) -> int:
+        """Take in messages of the event socket, [topic, seq, payload] each, from the place `at` on, as `live` would.
+
+        How many: as long as nothing about them is unusual; often none.
+        """
+        if self._link in ("down", "doubt") or self._next_live is None or not self._is_next(self._next_live):
+            return 0
+        run = leading_run(messages, at, topic, self._expected, self._clock)
+        if run is None:
+            return 0
+        self._asking.live(now)
+        first, count = self._expected, len(run.payloads)
+        self._expected = self._next_live = first + count
+        self._clock.note(first + count - 1, run.ts)
+        self._applied.add_run(first, run.digests)
+        self._signals.extend(map(Batch, range(first, first + count), run.payloads, repeat(False)))
+        return count
 
     def replayed(self, ask_id: int, seq: int, payload: bytes, now: float) -> None:
         """A batch of the answer to a replay request."""

@@ -193,7 +193,8 @@ class BlockPools:
         found: dict[Worker, WorkerMatch] = {}
         for pool in [pool for (of, _), pool in self._pools.items() if of == model]:
             names, index = pool.names, pool.index
-            found |= index.holders.matches(prompt, names, index.eagles, only)
+            here = index.holders.matches(prompt, names, index.eagles, only)
+            found = found | here if found else here
             if not index.grouped:
                 continue
             grouped = {number: names[number] for number in index.grouped if names[number] in only}

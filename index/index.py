@@ -125,7 +125,8 @@ class Index:
         The deepest come first, mostly.
         """
         matches = self.blocks.match(model, prompt, only, lora_path)
-        matches.update((match.worker, match) for match in self.radix.match(model, prompt, only, lora_path))
+        for match in self.radix.match(model, prompt, only, lora_path):
+            matches[match.worker] = match
         return matches
 
     def counts(self, worker: Worker) -> tuple[int, int, int, int]:

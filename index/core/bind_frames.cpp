@@ -2,10 +2,15 @@
 // where its functions are, so that both use the same one (engine/frames.py).
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <span>
+#include <vector>
 
 #include "core/bind_module.h"
+#include "core/engine_time.h"
+#include "core/request_key.h"
 
 namespace nb = nanobind;
 
@@ -89,9 +94,53 @@ class FrameReader {
   Error error_;
 };
 
+std::span<const std::uint8_t> bytes_of(nb::handle value) {
+  return {reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(value.ptr())),
+          static_cast<std::size_t>(PyBytes_GET_SIZE(value.ptr()))};
+}
+
+// The payload of a message [topic, seq, payload] with this number; null for any other message. `topic` may be empty:
+// then any will do.
+nb::handle payload_of(nb::handle message, std::span<const std::uint8_t> topic, std::uint64_t seq) {
+  if (!PyList_Check(message.ptr()) || PyList_GET_SIZE(message.ptr()) != 3) return {};
+  std::array<nb::handle, 3> frames;
+  for (std::size_t at = 0; at < 3; ++at) {
+    frames[at] = PyList_GET_ITEM(message.ptr(), static_cast<Py_ssize_t>(at));
+    if (!PyBytes_Check(frames[at].ptr())) return {};
+  }
+  const auto said = bytes_of(frames[0]), number = bytes_of(frames[1]);
+  if (!topic.empty() && !std::equal(said.begin(), said.end(), topic.begin(), topic.end())) return {};
+  if (number.size() != 8) return {};
+  std::uint64_t found = 0;
+  for (const std::uint8_t byte : number) found = found << 8 | byte;
+  return found == seq ? frames[2] : nb::handle();
+}
+
+// Of the messages from `at` on those that plainly go on with a stream: numbered from `seq` without a hole, none made
+// more than `step_s` before the one before it. Their payloads, the time of the last one, and each payload's XXH3-64 as
+// 8 bytes of this machine's order.
+nb::tuple leading_run(const nb::list& messages, std::size_t at, const nb::bytes& topic, std::uint64_t seq,
+                      double newest, double step_s) {
+  nb::list payloads;
+  std::vector<std::uint64_t> digests;
+  for (; at < messages.size() && seq != ~0ull; ++at, ++seq) {
+    const nb::handle payload = payload_of(messages[at], bytes_of(topic), seq);
+    if (!payload.is_valid()) break;
+    const auto bytes = bytes_of(payload);
+    const std::optional<double> ts = engine_time(bytes);
+    if (!ts || !follows(*ts, newest, step_s)) break;
+    newest = *ts;
+    payloads.append(payload);
+    digests.push_back(XXH3_64bits(bytes.data(), bytes.size()));
+  }
+  return nb::make_tuple(payloads, newest,
+                        nb::bytes(reinterpret_cast<const char*>(digests.data()), digests.size() * sizeof digests[0]));
+}
+
 }  // namespace
 
 void bind_frames(nb::module_& module) {
+  module.def("leading_run", &leading_run);
   nb::class_<FrameReader>(module, "FrameReader")
       .def(nb::init<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
                     std::uintptr_t>())

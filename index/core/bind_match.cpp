@@ -71,12 +71,24 @@ class Matches {
   nb::object matched_, media_, reusable_;
 };
 
+// An empty dict with room for so many, where CPython lends its own way to make one.
+nb::dict roomy(std::size_t count) {
+#if PY_VERSION_HEX < 0x030D0000
+  PyObject* made = _PyDict_NewPresized(static_cast<Py_ssize_t>(count));
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal<nb::dict>(made);
+#else
+  static_cast<void>(count);
+  return {};
+#endif
+}
+
 nb::dict matches(const Pool& pool, const nb::bytes& root, const nb::bytes& tokens, const nb::list& extras,
                  const nb::list& names, const nb::set& eagles, const nb::object& only, const nb::object& type) {
   const std::vector<Depth> depths = walk(pool.holders, prompt_of(pool, root, tokens, extras), pool.plain_workers(), 0);
   Matches making(pool, tokens.size() / 4, type);
   const bool any_eagle = eagles.size() > 0;
-  nb::dict found;
+  nb::dict found = roomy(depths.size());
   for (auto depth = depths.rbegin(); depth != depths.rend(); ++depth) {
     if (depth->number >= names.size()) throw nb::index_error("a worker without a name");
     const nb::handle worker = PyList_GET_ITEM(names.ptr(), static_cast<Py_ssize_t>(depth->number));

@@ -89,6 +89,7 @@ class Walk {
   std::vector<Depth> along_gpu(Keys& keys) {
     std::uint64_t alive = alive_[0];
     std::size_t block = 0;
+    found_.reserve(64);
     for (; alive != 0 && block < keys.blocks(); ++block) {
       const PairSlot* cell = tables_[0]->find(keys.at(block));
       const std::uint64_t still = cell != nullptr ? alive & cell->value : 0;
