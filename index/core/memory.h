@@ -37,7 +37,7 @@ class SlotArray {
 
  private:
   static constexpr std::size_t kMappedFrom = 16 * 1024;
-  static constexpr std::size_t kHugeFrom = 4 * 1024 * 1024;  // a walk jumps about: huge pages save it page table misses
+  static constexpr std::size_t kHugeFrom = 1024 * 1024;  // work in a table jumps about: huge pages save it page table misses
 
   static bool is_mapped(std::size_t count) { return count * sizeof(Slot) >= kMappedFrom; }
 
