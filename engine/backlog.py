@@ -79,13 +79,19 @@ class Applied:
         """Note a batch as applied. Numbers that were skipped are known to nobody."""
         self._skip_to(seq)
         self._digests.append(xxh3_64_intdigest(payload))
-        self._go_on_at(seq + 1)
+        self._next = seq + 1
+        self._trim()
 
     def add_run(self, first_seq: int, digests: bytes) -> None:
         """Note batches with consecutive numbers as applied, by their xxh3_64 (8 bytes each, native)."""
         self._skip_to(first_seq)
-        self._digests.frombytes(digests)
-        self._go_on_at(first_seq + len(digests) // 8)
+        added, taken = array("Q", digests), 0
+        self._next = first_seq + len(added)
+        while taken < len(added):
+            room = max(1, 2 * self._limit + 1 - len(self._digests))  # until the next trim
+            self._digests.extend(added[taken : taken + room])
+            taken += room
+            self._trim()
 
     def _skip_to(self, seq: int) -> None:
         skipped = seq - self._next
@@ -94,8 +100,7 @@ class Applied:
         else:
             self._digests.extend([0] * skipped)
 
-    def _go_on_at(self, next_seq: int) -> None:
-        self._next = next_seq
+    def _trim(self) -> None:
         if len(self._digests) > 2 * self._limit:
             del self._digests[: len(self._digests) - self._limit]
 

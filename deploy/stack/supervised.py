@@ -66,7 +66,9 @@ class Supervised:
                 await self._process.wait()
             finally:
                 # Cancelled while it is starting, asyncio would kill it, but not what it has started by then.
-                self._process = await starting
+                await asyncio.wait([starting])
+                if starting.exception() is None:
+                    self._process = starting.result()
                 await self._end()
             if self.health == "starting" and self._process.returncode == WRONG_SETTINGS:
                 raise StackFailed(f"{self.program.name} refuses its settings:\n{self.last_words()}")

@@ -139,7 +139,8 @@ nb::list keys_of(const Pool& pool, std::uint32_t number, const nb::list& hashes)
   return keys;
 }
 
-// Per slot (group, medium, hashes with a key, their keys joined, hashes without, counts above one).
+// Per slot (group, medium, hashes with a key, their keys joined, hashes without, counts above one). What is told may be
+// filed again here, so it does not come in the order of a table's places.
 nb::list dump(const Pool& pool, std::uint32_t number) {
   nb::list slots;
   const BlockHolders& holders = pool.holders;
@@ -147,7 +148,7 @@ nb::list dump(const Pool& pool, std::uint32_t number) {
     nb::list hashes, keyless;
     nb::dict counts;
     std::vector<RequestKey> keys;
-    held.hashes.each([&](const KeySlot& block) {
+    held.hashes.each_scattered([&](const KeySlot& block) {
       const auto key = holders.key_of(number, block.key);
       if (key) keys.push_back(*key);
       (key ? hashes : keyless).append(hash_as_object(holders.hashes(), block.key));

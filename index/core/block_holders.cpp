@@ -86,7 +86,7 @@ bool BlockHolders::move(std::uint32_t number, std::uint32_t to) {
     mine.hashes = std::move(held.hashes);
     mine.copies = std::move(held.copies);
     const SlotId at = slot;
-    mine.hashes.each([&](const KeySlot& block) {
+    mine.hashes.each_scattered([&](const KeySlot& block) {
       const PairSlot* known = domain.keys.find(block.key);
       const auto said = told.find(block.key);
       if (known == nullptr && said != told.end()) {
@@ -121,7 +121,7 @@ void BlockHolders::hold(std::uint32_t number, SlotId slot, std::span<const Handl
   BlockWorker& worker = *workers_[number];
   HashDomain& domain = *worker.domain;
   Holdings& held = worker.held[slot];
-  KeyMap& table = tables_[slot];
+  LargeMap& table = tables_[slot];
   for (std::size_t at = 0; at < hashes.size(); ++at) {
     if (at + kAhead < hashes.size()) {
       held.hashes.prefetch(hashes[at + kAhead]);
@@ -166,7 +166,7 @@ Filed BlockHolders::file_run(std::uint32_t number, SlotId slot, RequestKey paren
   BlockWorker& worker = *workers_[number];
   HashDomain& domain = *worker.domain;
   Holdings& held = worker.held[slot];
-  KeyMap& table = tables_[slot];
+  LargeMap& table = tables_[slot];
   const auto fetch = [&](std::size_t at) {
     held.hashes.prefetch(run.hashes[at]);
     domain.keys.prefetch(run.hashes[at]);
@@ -284,25 +284,20 @@ void BlockHolders::tidy(std::uint32_t number, SlotId slot) {
 }
 
 void BlockHolders::release(std::uint32_t number, SlotId slot, Holdings& held, Handle block) {
-  let_go(number, slot, held, block);
-  fit(number, slot);
+  const std::optional<RequestKey> key = let_go(number, slot, held, block);
+  workers_[number]->domain->keys.fit(block);
+  if (key) tables_.find(slot)->second.fit(*key);
 }
 
-// Gives back the memory of what `let_go` took out of the tables.
-void BlockHolders::fit(std::uint32_t number, SlotId slot) {
-  workers_[number]->domain->keys.fit();
-  if (const auto at = tables_.find(slot); at != tables_.end()) at->second.fit();
-}
-
-// Clear the worker's bit for a hash it no longer holds. The tables stay as large as they are.
-void BlockHolders::let_go(std::uint32_t number, SlotId slot, Holdings& held, Handle block) {
+// Clear the worker's bit for a hash it no longer holds; its key, if that is known. No table gives back memory.
+std::optional<RequestKey> BlockHolders::let_go(std::uint32_t number, SlotId slot, Holdings& held, Handle block) {
   HashDomain& domain = *workers_[number]->domain;
   PairSlot* known = domain.keys.find(block);
   if (known == nullptr) {
     const auto at = domain.keyless.find(block);
     at->second.erase({number, slot});
     if (at->second.empty()) domain.keyless.erase(at);
-    return;
+    return std::nullopt;
   }
   const RequestKey key = known->value;
   bool is_held = false;
@@ -310,7 +305,7 @@ void BlockHolders::let_go(std::uint32_t number, SlotId slot, Holdings& held, Han
     decrement(held.doubled, key);
     is_held = true;
   } else {
-    KeyMap& table = tables_.find(slot)->second;
+    LargeMap& table = tables_.find(slot)->second;
     PairSlot* cell = table.find(key);
     cell->value = bits_.without(cell->value, number);
     is_held = bits_.meets(cell->value, domain.workers);
@@ -319,20 +314,21 @@ void BlockHolders::let_go(std::uint32_t number, SlotId slot, Holdings& held, Han
   const auto aliases = domain.aliases.empty() ? domain.aliases.end() : domain.aliases.find(key);
   if (is_held || (tables_.size() > 1 && has_holders(domain, key))) {
     if (aliases != domain.aliases.end()) aliases->second.insert(block);
-    return;
+    return key;
   }
   domain.keys.take(known);
-  if (aliases == domain.aliases.end()) return;
+  if (aliases == domain.aliases.end()) return key;
   aliases->second.each([&](const KeySlot& alias) {
     if (PairSlot* other = domain.keys.find(alias.key)) domain.keys.take(other);
   });
   domain.aliases.erase(aliases);
+  return key;
 }
 
 // All that was held in a slot, in the order of the domain's table, with the cells of both tables fetched from memory
 // ahead.
 void BlockHolders::release_each(std::uint32_t number, SlotId slot, Holdings& held) {
-  const KeyMap& keys = workers_[number]->domain->keys;
+  const LargeMap& keys = workers_[number]->domain->keys;
   const auto table = tables_.find(slot);
   std::vector<Handle> blocks;
   blocks.reserve(held.hashes.size());
@@ -345,7 +341,8 @@ void BlockHolders::release_each(std::uint32_t number, SlotId slot, Holdings& hel
     }
     if (at >= 2 * kAhead) let_go(number, slot, held, blocks[at - 2 * kAhead]);
   }
-  fit(number, slot);
+  workers_[number]->domain->keys.fit();
+  if (table != tables_.end()) table->second.fit();
 }
 
 std::size_t BlockHolders::release_all(std::uint32_t number) {

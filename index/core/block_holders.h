@@ -16,6 +16,7 @@
 #include "core/flat_table.h"
 #include "core/holder_bits.h"
 #include "core/request_key.h"
+#include "core/split_table.h"
 
 namespace kvroute {
 
@@ -37,7 +38,7 @@ struct Holdings {
 // Workers whose engine hashes mean the same. `aliases`: further hashes of a key, so that the map is emptied with the
 // key's last holder. `keyless`: held hashes whose tokens are not known yet, with (worker, slot) of each holding.
 struct HashDomain {
-  KeyMap keys;
+  LargeMap keys;
   std::unordered_map<RequestKey, KeySet> aliases;
   std::unordered_map<Handle, std::set<std::pair<std::uint32_t, SlotId>>> keyless;
   Bits workers;
@@ -96,7 +97,7 @@ class BlockHolders {
   bool knows_domain(std::uint32_t domain) const { return domain < domains_.size() && domains_[domain] != nullptr; }
   std::uint64_t count(std::uint32_t number, SlotId slot, Handle block) const;
   bool holds_key(std::uint32_t number, SlotId slot, RequestKey key) const;
-  const std::map<SlotId, KeyMap>& tables() const { return tables_; }
+  const std::map<SlotId, LargeMap>& tables() const { return tables_; }
   const HolderBits& bits() const { return bits_; }
   std::size_t width() const { return workers_.size(); }
 
@@ -119,15 +120,14 @@ class BlockHolders {
   void learnt(HashDomain& domain, Handle block, RequestKey key);
   void release(std::uint32_t number, SlotId slot, Holdings& held, Handle block);
   void release_each(std::uint32_t number, SlotId slot, Holdings& held);
-  void let_go(std::uint32_t number, SlotId slot, Holdings& held, Handle block);
-  void fit(std::uint32_t number, SlotId slot);
+  std::optional<RequestKey> let_go(std::uint32_t number, SlotId slot, Holdings& held, Handle block);
   bool has_holders(const HashDomain& domain, RequestKey key) const;
   HeldBySlot take_all(std::uint32_t number);
   void leave_domain(std::uint32_t number);
   void widen_for(std::uint32_t number);
   bool is_live(Handle handle) const;
 
-  std::map<SlotId, KeyMap> tables_;
+  std::map<SlotId, LargeMap> tables_;
   std::vector<std::unique_ptr<BlockWorker>> workers_;
   std::vector<std::unique_ptr<HashDomain>> domains_;
   HolderBits bits_;

@@ -21,7 +21,7 @@ void each_bit(const Words& words, Visit visit) {
 // The prompt's keys, a few blocks ahead of the walk, so that memory answers while the next ones are hashed.
 class Keys {
  public:
-  Keys(const PromptBlocks& prompt, const std::vector<const KeyMap*>& tables)
+  Keys(const PromptBlocks& prompt, const std::vector<const LargeMap*>& tables)
       : prompt_(prompt),
         tables_(tables),
         blocks_(prompt.tokens.size() / prompt.step),
@@ -43,14 +43,14 @@ class Keys {
       next_ = extended_key(next_, prompt_.extras[extra_++].second);
     }
     next_ = child_key(next_, prompt_.tokens.data() + made_ * prompt_.step, prompt_.step, scratch_.data());
-    for (const KeyMap* table : tables_) {
+    for (const LargeMap* table : tables_) {
       if (table != nullptr) table->prefetch(next_);
     }
     keys_[made_++ % kAhead] = next_;
   }
 
   const PromptBlocks& prompt_;
-  const std::vector<const KeyMap*>& tables_;
+  const std::vector<const LargeMap*>& tables_;
   std::size_t blocks_, made_ = 0, extra_ = 0;
   RequestKey next_;
   std::array<RequestKey, kAhead> keys_{};
@@ -68,7 +68,7 @@ class Walk {
   }
 
   std::vector<Depth> along(const PromptBlocks& prompt) {
-    const bool any = std::any_of(tables_.begin(), tables_.end(), [](const KeyMap* one) { return one != nullptr; });
+    const bool any = std::any_of(tables_.begin(), tables_.end(), [](const LargeMap* one) { return one != nullptr; });
     Keys keys(prompt, tables_);
     std::size_t block = 0;
     if (!bits_.wide() && tables_[0] != nullptr && !tables_[1] && !tables_[2] && !tables_[3]) {
@@ -129,7 +129,7 @@ class Walk {
 
   const HolderBits& bits_;
   Words alive_, here_, still_;
-  std::vector<const KeyMap*> tables_;
+  std::vector<const LargeMap*> tables_;
   std::unordered_map<std::uint32_t, std::array<std::uint32_t, kMedia>> slower_;
   std::vector<Depth> found_;
 };

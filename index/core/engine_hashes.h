@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/flat_table.h"
+#include "core/split_table.h"
 
 namespace kvroute {
 
@@ -58,7 +58,7 @@ class EngineHashes {
   std::uint64_t new_cell(const EngineHash& hash);
   void forget(Handle handle);
 
-  KeyMap cells_by_handle_;
+  LargeMap cells_by_handle_;
   std::vector<Cell> cells_;  // a hash of more than 32 bytes takes two in a row
   std::vector<std::uint64_t> free_, free_pairs_;
 };

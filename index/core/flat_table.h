@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "core/memory.h"
@@ -37,6 +38,11 @@ struct PairSlot {
 template <class Slot>
 class FlatTable {
  public:
+  FlatTable() = default;
+  // For keys whose hashes agree in the highest `shift` bits (index/core/split_table.h): places go by the bits behind.
+  explicit FlatTable(int shift) : shift_(shift) {}
+
+  int shift() const { return shift_; }
   std::size_t size() const { return size_ + has_zero_; }
   bool empty() const { return size() == 0; }
   std::size_t size_bytes() const { return slots_.size() * sizeof(Slot); }
@@ -46,8 +52,7 @@ class FlatTable {
   Slot* find(std::uint64_t key) {
     if (key == 0) return has_zero_ ? &zero_ : nullptr;
     if (size_ == 0) return nullptr;
-    const std::uint64_t hash = mixed(key);
-    std::size_t at = home(hash);
+    std::size_t at = home(key);
     for (std::size_t distance = 0;; ++distance, at = after(at)) {
       Slot& slot = slots_[at];
       if (slot.key == key) return &slot;
@@ -65,7 +70,7 @@ class FlatTable {
       resize(slots_.size() + slots_.size() / 4 + 8);
     }
     const std::size_t last = slots_.size() - 1;
-    std::size_t at = home(mixed(key));
+    std::size_t at = home(key);
     for (std::size_t distance = 0; slots_[at].key != 0; ++distance, at = at < last ? at + 1 : 0) {
       if (slots_[at].key == key) return {&slots_[at], false};
       if (distance_of(slots_[at], at) < distance) break;
@@ -120,7 +125,7 @@ class FlatTable {
 
   void prefetch(std::uint64_t key) const {
     if (size_ == 0) return;
-    const Slot* first = &slots_[home(mixed(key))];
+    const Slot* first = &slots_[home(key)];
     __builtin_prefetch(first);
     __builtin_prefetch(reinterpret_cast<const char*>(first) + 64);  // a key lies some slots behind its place, mostly
   }
@@ -141,26 +146,39 @@ class FlatTable {
     }
   }
 
- private:
-  std::size_t home(std::uint64_t hash) const { return home_in(slots_, hash); }
+  // As `each`, but far from the order of places. All tables have the same order: whoever puts the visited keys into
+  // another one as it grows would crowd them at one end.
+  template <class Visit>
+  void each_scattered(Visit visit) const {
+    if (has_zero_) visit(zero_);
+    const std::size_t count = slots_.size();
+    std::size_t stride = count / 8 * 5 + 1;
+    while (std::gcd(stride, count) > 1) ++stride;
+    for (std::size_t step = 0, at = 0; step < count; ++step, at = (at + stride) % count) {
+      if (slots_[at].key != 0) visit(slots_[at]);
+    }
+  }
 
-  static std::size_t home_in(const SlotArray<Slot>& slots, std::uint64_t hash) {
-    return static_cast<std::size_t>(static_cast<unsigned __int128>(hash) * slots.size() >> 64);
+ private:
+  std::size_t home(std::uint64_t key) const { return home_in(slots_, key); }
+
+  std::size_t home_in(const SlotArray<Slot>& slots, std::uint64_t key) const {
+    return static_cast<std::size_t>(static_cast<unsigned __int128>(mixed(key) << shift_) * slots.size() >> 64);
   }
 
   std::size_t after(std::size_t at) const { return at + 1 < slots_.size() ? at + 1 : 0; }
 
   std::size_t distance_of(const Slot& slot, std::size_t at) const { return distance_in(slots_, slot, at); }
 
-  static std::size_t distance_in(const SlotArray<Slot>& slots, const Slot& slot, std::size_t at) {
-    const std::size_t from = home_in(slots, mixed(slot.key));
+  std::size_t distance_in(const SlotArray<Slot>& slots, const Slot& slot, std::size_t at) const {
+    const std::size_t from = home_in(slots, slot.key);
     return at >= from ? at - from : at + slots.size() - from;
   }
 
   // Puts a slot whose key is not there into its place and moves the rest of its run along. There must be room.
-  static Slot* place(SlotArray<Slot>& slots, const Slot& fresh) {
+  Slot* place(SlotArray<Slot>& slots, const Slot& fresh) const {
     const std::size_t last = slots.size() - 1;
-    std::size_t at = home_in(slots, mixed(fresh.key));
+    std::size_t at = home_in(slots, fresh.key);
     for (std::size_t distance = 0; slots[at].key != 0 && distance_in(slots, slots[at], at) >= distance; ++distance) {
       at = at < last ? at + 1 : 0;
     }
@@ -198,7 +216,7 @@ class FlatTable {
     const std::size_t first = wrapped();
     for (std::size_t at = first; at < slots_.size(); ++at) {
       if (slots_[at].key == 0) continue;
-      const std::size_t from = home_in(larger, mixed(slots_[at].key));
+      const std::size_t from = home_in(larger, slots_[at].key);
       if (from < latest || next >= count) {
         place(larger, slots_[at]);
         while (next < count && larger[next].key != 0) ++next;
@@ -216,12 +234,13 @@ class FlatTable {
   // How many slots at the front belong to the run that began at the end.
   std::size_t wrapped() const {
     std::size_t at = 0;
-    while (at < slots_.size() && slots_[at].key != 0 && home(mixed(slots_[at].key)) > at) ++at;
+    while (at < slots_.size() && slots_[at].key != 0 && home(slots_[at].key) > at) ++at;
     return at;
   }
 
   SlotArray<Slot> slots_;
   std::size_t size_ = 0;
+  int shift_ = 0;
   Slot zero_{};
   bool has_zero_ = false;
 };

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from engine.backlog import Applied, Backlog, Held
 
@@ -22,6 +25,19 @@ def test_applied_knows_the_newest_batches_and_never_a_wrong_one(added: list[tupl
             known = applied.has(seq, bytes([content]))
             truth = run.get(seq) == bytes([content])
             assert known == truth if run and max(run) - seq < limit else not known or truth
+
+
+@given(st.lists(st.tuples(seqs, st.integers(1, 20)), max_size=20), st.integers(1, 8))
+def test_a_run_is_remembered_as_its_batches_one_by_one(runs: list[tuple[int, int]], limit: int) -> None:
+    many, one_by_one, seq = Applied(limit), Applied(limit), 0
+    for skipped, count in runs:
+        seq += skipped
+        payloads = [bytes([number]) for number in range(count)]
+        many.add_run(seq, array("Q", map(xxh3_64_intdigest, payloads)).tobytes())
+        for number, payload in enumerate(payloads):
+            one_by_one.add(seq + number, payload)
+        seq += count
+        assert (many._next, many._digests) == (one_by_one._next, one_by_one._digests)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "pop"]), seqs, st.integers(0, 9)), max_size=60))

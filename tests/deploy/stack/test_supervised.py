@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,16 @@ async def test_what_a_process_has_started_is_ended_when_it_is_cancelled_while_it
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await until(lambda: not lives(int(child.read_text())))
+
+
+async def test_cancelled_while_a_missing_program_starts_it_is_cancelled(tmp_path: Path) -> None:
+    one = Supervised(replace(program(tmp_path, ""), command=("/no/such/program",)))
+    task = asyncio.create_task(one.run())
+    while not one.starts:  # noqa: ASYNC110 - one step of the loop at a time
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_a_process_that_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
