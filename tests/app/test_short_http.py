@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from app import bounded_http
 from tests.support.engine_events import prompt, vllm_stored
 from tests.support.fleet import fleet, instance, publish
 from tests.support.publisher import Publisher
@@ -272,6 +273,35 @@ def test_a_head_without_an_end_is_cut_off(name: str) -> None:
         answer = cut_off(connection, first + HEADS[name])
         assert answer.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
         assert run.http.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/route", "/index/match"])
+def test_who_is_refused_in_the_middle_of_a_body_gets_the_answer(path: str) -> None:
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 536870912\r\n\r\n"
+    with serving(fleet(instance("a"))) as run, connected(run) as connection:
+        connection.sendall(head.encode() + b" " * 100_000)
+        time.sleep(0.3)  # the answer is there, and nobody has read it
+        for _ in range(10):
+            connection.sendall(b" " * 100_000)
+            time.sleep(0.01)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413")
+
+
+def test_a_refused_body_is_not_taken_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_http, "LINGER_BYTES", 1_000_000)
+    monkeypatch.setattr(bounded_http, "LINGER_S", 1.0)
+    head = b"POST /route HTTP/1.1\r\nhost: x\r\ncontent-length: 536870912\r\n\r\n"
+    with serving(fleet(instance("a"))) as run:
+        with connected(run) as fast, pytest.raises((ConnectionResetError, BrokenPipeError)):
+            send_often(fast, head + b" " * 100_000, pause_s=0.0)
+        with connected(run) as slow, pytest.raises((ConnectionResetError, BrokenPipeError)):
+            send_often(slow, head, pause_s=0.01)
+
+
+def send_often(connection: socket.socket, what: bytes, pause_s: float) -> None:
+    for _ in range(2_000):
+        connection.sendall(what)
+        time.sleep(pause_s)
 
 
 def test_trailers_and_chunk_headers_without_an_end_are_cut_off() -> None:
