@@ -149,7 +149,7 @@ class SplitTable {
 
   void join() {
     Part all;
-    all.reserve(size_);
+    if (size_ > 0) all.reserve(size_);
     each([&](const Slot& slot) { *all.insert(slot.key).first = slot; });
     clear();
     size_ = all.size();
