@@ -16,7 +16,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from app.settings import LogSettings
 from app.shown import encodable, json_safe, shown
 
-_QUIET = ("httpx", "httpcore", "asyncio")
+_QUIET = ("aiohttp", "httpx", "httpcore", "asyncio")
 """Libraries whose entries below a warning say nothing about the fleet."""
 
 _TEXT_CHARS = 1000

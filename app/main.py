@@ -8,10 +8,8 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 
-import httpx
 import zmq
 import zmq.asyncio
 from fastapi import FastAPI
@@ -34,6 +32,7 @@ from app.settings_file import SettingsError, load_settings
 from app.short_route import STATE_KEY, ShortRoute
 from app.surroundings import Surroundings
 from app.version import VERSION
+from engine.http_client import HttpClient
 from index.index import Index
 from index.native import FAULT
 from router.route import Router
@@ -79,13 +78,7 @@ DESCRIPTION = "Which engine holds the longest reusable prefix of a prompt. Error
 def build(settings: Settings) -> Service:
     """All objects of a process, wired."""
     metrics, fleet, index = Metrics(), Fleet(), Index()
-    client = httpx.AsyncClient(
-        timeout=settings.polling.timeout_s,
-        limits=httpx.Limits(max_connections=1024, max_keepalive_connections=256, keepalive_expiry=30.0),
-        follow_redirects=False,
-        trust_env=False,
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # engines' cookies are neither kept nor sent back
-    )
+    client = HttpClient()
     around = Surroundings(
         settings=settings,
         limits=settings.listener.listener(),

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import httpx
 import msgspec
 import structlog
 
@@ -24,6 +23,7 @@ from app.settings import LimitSettings
 from app.shown import shown
 from app.standings import Standings
 from app.tokenising import tokens_of
+from engine.http_client import HttpClient
 from engine.tokenise import TokeniseError
 from index.index import Index
 from index.prompt import Prompt, WorkerMatch
@@ -79,7 +79,7 @@ class Routing:
     adapters: AdapterLabels
     router: Router
     metrics: Metrics
-    client: httpx.AsyncClient
+    client: HttpClient
     limits: LimitSettings
     repeats: Repeats = field(default_factory=lambda: Repeats(TOKENISE_LOG_S))
     sent: Recent[Sent] = field(default_factory=Recent)

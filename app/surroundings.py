@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-import httpx
 import zmq.asyncio
 
 from app.adapters import AdapterLabels
@@ -16,6 +15,7 @@ from app.settings import Settings
 from app.state_writer import StateWriter
 from app.turns import Turns
 from engine.bells import Bells
+from engine.http_client import HttpClient
 from engine.listener import ListenerLimits
 from index.index import Index
 from index.worker import Worker
@@ -35,7 +35,7 @@ class Surroundings:
     identities: Identities
     adapters: AdapterLabels
     metrics: Metrics
-    client: httpx.AsyncClient
+    client: HttpClient
     context: zmq.asyncio.Context
     polls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(POLLS_AT_ONCE))
     turns: Turns = field(default_factory=Turns)

@@ -6,18 +6,17 @@ import asyncio
 import time
 from array import array
 
-import httpx
-
 from app.candidates import named
 from app.fleet import Instance, Target, WorkerState
 from app.route_request import RouteRequest
 from app.settings import LimitSettings
+from engine.http_client import HttpClient
 from engine.tokenise import ChatText, CompletionText, TokeniseError, tokenise
 
 ATTEMPTS = 2
 
 
-async def tokens_of(request: RouteRequest, target: Target, client: httpx.AsyncClient, limits: LimitSettings) -> bytes:
+async def tokens_of(request: RouteRequest, target: Target, client: HttpClient, limits: LimitSettings) -> bytes:
     """The request's text as little-endian u32 ids, within `route_timeout_s`. Raises TokeniseError."""
     text = _text(request)
     last = TokeniseError("engine", "no instance of the model answers")

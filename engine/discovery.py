@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
-import httpx
-
 from engine.facts import EngineFacts
 from engine.http_answer import EngineUnreachable
+from engine.http_client import HttpClient
 from engine.inquiry import Inquiry
 from engine.sglang_facts import sglang_facts, sglang_fingerprint
 from engine.vllm_facts import vllm_facts, vllm_fingerprint
@@ -16,7 +15,7 @@ from index.worker import EngineKind
 __all__ = ["EngineFacts", "EngineUnreachable", "discover", "fingerprint"]
 
 
-async def discover(client: httpx.AsyncClient, kind: EngineKind, url: str, timeout_s: float) -> EngineFacts:
+async def discover(client: HttpClient, kind: EngineKind, url: str, timeout_s: float) -> EngineFacts:
     """Everything the engine at `url` tells. Each question takes at most `timeout_s`; some may fail.
 
     EngineUnreachable when not one was answered.
@@ -31,7 +30,7 @@ async def discover(client: httpx.AsyncClient, kind: EngineKind, url: str, timeou
             assert_never(kind)
 
 
-async def fingerprint(client: httpx.AsyncClient, kind: EngineKind, url: str, timeout_s: float) -> str | None:
+async def fingerprint(client: HttpClient, kind: EngineKind, url: str, timeout_s: float) -> str | None:
     """A text that another process of the same engine does not have; None when the engine does not tell.
 
     vLLM: `process_start_time_seconds` of `/metrics` (absent with several API server processes). SGLang: the durations

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+from http import HTTPStatus
 from typing import NamedTuple
 
-import httpx
+import aiohttp
 import msgspec
+
+from engine.http_client import HttpClient
 
 ANSWER_LIMIT_BYTES = 8 << 20
 
@@ -31,7 +33,7 @@ class Answer(NamedTuple):
 
 
 async def fetch(
-    client: httpx.AsyncClient,
+    client: HttpClient,
     url: str,
     timeout_s: float,
     *,
@@ -39,34 +41,37 @@ async def fetch(
     limit_bytes: int = ANSWER_LIMIT_BYTES,
 ) -> Answer:
     """GET, or POST of JSON bytes. `timeout_s` covers the whole exchange. Redirects are answers, not followed."""
-    method = "GET" if post is None else "POST"
     headers = {"accept-encoding": "identity"} | ({} if post is None else {"content-type": "application/json"})
+    exchange = client.session().request(
+        "GET" if post is None else "POST",
+        url,
+        data=post,
+        headers=headers,
+        allow_redirects=False,
+        timeout=aiohttp.ClientTimeout(total=timeout_s),
+    )
     try:
-        async with asyncio.timeout(timeout_s):
-            stream = client.stream(
-                method, url, content=post, headers=headers, timeout=timeout_s, follow_redirects=False
-            )
-            async with stream as answer:
-                return Answer(answer.status_code, await _read(answer, limit_bytes))
-    except (TimeoutError, httpx.TimeoutException):
+        async with exchange as answer:
+            return Answer(answer.status, await _read(answer, limit_bytes))
+    except TimeoutError:
         raise EngineUnreachable(f"no answer from {url} within {timeout_s:g} s", timed_out=True) from None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: a host that cannot be encoded
+    except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a host that cannot be encoded
         raise EngineUnreachable(f"no answer from {url}: {str(error) or type(error).__name__}") from error
 
 
-async def fetch_text(client: httpx.AsyncClient, url: str, timeout_s: float) -> str:
+async def fetch_text(client: HttpClient, url: str, timeout_s: float) -> str:
     """The text of a 200 answer; bytes that are not UTF-8 are replaced."""
     return (await _ok_body(client, url, timeout_s)).decode("utf-8", "replace")
 
 
-async def fetch_object(client: httpx.AsyncClient, url: str, timeout_s: float) -> dict[str, object]:
+async def fetch_object(client: HttpClient, url: str, timeout_s: float) -> dict[str, object]:
     """The JSON object of a 200 answer."""
     return json_object(await _ok_body(client, url, timeout_s), url)
 
 
-async def _ok_body(client: httpx.AsyncClient, url: str, timeout_s: float) -> bytes:
+async def _ok_body(client: HttpClient, url: str, timeout_s: float) -> bytes:
     answer = await fetch(client, url, timeout_s)
-    if answer.status != httpx.codes.OK:
+    if answer.status != HTTPStatus.OK:
         raise UnusableAnswer(f"{url} answered {answer.status}")
     return answer.body
 
@@ -82,9 +87,9 @@ def json_object(body: bytes, source: str) -> dict[str, object]:
     return value
 
 
-async def _read(answer: httpx.Response, limit_bytes: int) -> bytes:
+async def _read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
     body = bytearray()
-    async for chunk in answer.aiter_bytes():
+    async for chunk in answer.content.iter_any():
         body += chunk
         if len(body) > limit_bytes:
             raise UnusableAnswer(f"{answer.url} answered more than {limit_bytes} bytes")

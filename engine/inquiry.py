@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeVar
 
-import httpx
-
 from engine.http_answer import EngineUnreachable, UnusableAnswer, fetch_object, fetch_text
+from engine.http_client import HttpClient
 
 T = TypeVar("T")
 
@@ -18,7 +17,7 @@ class Inquiry:
     `reached` tells whether any HTTP answer came back, also an unusable one.
     """
 
-    def __init__(self, client: httpx.AsyncClient, url: str, timeout_s: float) -> None:
+    def __init__(self, client: HttpClient, url: str, timeout_s: float) -> None:
         self.url = url.rstrip("/")
         self.reached = False
         self._client = client

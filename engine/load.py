@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, assert_never
 
-import httpx
-
+from engine.http_client import HttpClient
 from engine.inquiry import Inquiry
 from engine.loose_json import count, items, mapping, measure
 from engine.prometheus_text import samples
@@ -24,7 +23,7 @@ class EngineLoad(NamedTuple):
     asleep: bool | None
 
 
-async def read_load(client: httpx.AsyncClient, kind: EngineKind, url: str, timeout_s: float) -> dict[int, EngineLoad]:
+async def read_load(client: HttpClient, kind: EngineKind, url: str, timeout_s: float) -> dict[int, EngineLoad]:
     """The load of every rank that the engine at `url` reports; empty when nothing could be read."""
     inquiry = Inquiry(client, url, timeout_s)
     match kind:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Annotated, Literal, NamedTuple
 
-import httpx
 import msgspec
 
 from engine.http_answer import Answer, EngineUnreachable, UnusableAnswer, fetch, json_object
+from engine.http_client import HttpClient
 from engine.loose_json import mapping
 from engine.loose_json import text as as_text
 from index.worker import EngineKind
@@ -47,7 +48,7 @@ class TokeniseError(Exception):
 
 
 async def tokenise(  # noqa: PLR0917
-    client: httpx.AsyncClient, kind: EngineKind, url: str, model: str, text: CompletionText | ChatText, timeout_s: float
+    client: HttpClient, kind: EngineKind, url: str, model: str, text: CompletionText | ChatText, timeout_s: float
 ) -> list[int]:
     """The prompt's token ids, 0..2^32-1, by the engine's own `/tokenize`; TokeniseError when there are none."""
     try:
@@ -62,7 +63,7 @@ async def tokenise(  # noqa: PLR0917
         raise TokeniseError("timeout" if error.timed_out else "engine", str(error)) from error
     except UnusableAnswer as error:
         raise TokeniseError("engine", str(error)) from error
-    if answer.status != httpx.codes.OK:
+    if answer.status != HTTPStatus.OK:
         raise _refusal(answer, text)
     return _tokens(answer)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-import httpx
+import aiohttp
 from litellm.integrations.custom_logger import CustomLogger
 
 _log = logging.getLogger("kvroute.litellm")
@@ -66,7 +66,7 @@ class KvrouteRouting(CustomLogger):  # type: ignore[misc]  # LiteLLM is not ther
         self._timeout_s = timeout_s
         self._paused: dict[str, float] = {}
         self._open: OrderedDict[str, Routed] = OrderedDict()
-        self._client: httpx.AsyncClient | None = None
+        self._client: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.fallbacks: Counter[str] = Counter()
 
@@ -121,24 +121,25 @@ class KvrouteRouting(CustomLogger):  # type: ignore[misc]  # LiteLLM is not ther
     async def aclose(self) -> None:
         """Close the connections to the routers."""
         if self._client is not None:
-            await self._client.aclose()
+            await self._client.close()
             self._client = None
 
     async def _ask(self, question: dict[str, Any]) -> Routed | None:
         now = time.monotonic()
         reason = "unreachable"
         for router in sorted(self._routers, key=lambda one: self._paused.get(one, 0.0) > now):
+            limit = aiohttp.ClientTimeout(total=self._timeout_s / len(self._routers))
             try:
-                async with asyncio.timeout(self._timeout_s / len(self._routers)):
-                    answer = await self._http().post(f"{router}/route", json=question, headers=self._headers)
-            except (httpx.HTTPError, TimeoutError) as error:
-                reason = "slow" if isinstance(error, TimeoutError | httpx.TimeoutException) else "unreachable"
+                asked = self._http().post(f"{router}/route", json=question, timeout=limit, allow_redirects=False)
+                async with asked as answer:
+                    if answer.status == 200:
+                        return _routed(router, await answer.json(content_type=None))
+            except (aiohttp.ClientError, OSError) as error:
+                reason = "slow" if isinstance(error, TimeoutError) else "unreachable"
                 self._paused[router] = now + PAUSE_S
                 continue
-            if answer.status_code == 200:
-                return _routed(router, answer.json())
-            reason = f"router-{answer.status_code}"
-            if answer.status_code < 500:
+            reason = f"router-{answer.status}"
+            if answer.status < 500:
                 break  # every router would say so
         self._fell_back(reason)
         return None
@@ -153,17 +154,22 @@ class KvrouteRouting(CustomLogger):  # type: ignore[misc]  # LiteLLM is not ther
             return
         url = f"{routed.router}/requests/{routed.request_id}/finished"
         try:
-            async with asyncio.timeout(2.0):
-                await self._http().post(url, json=report, headers=self._headers)
-        except (httpx.HTTPError, TimeoutError) as error:
+            limit = aiohttp.ClientTimeout(total=2.0)
+            async with self._http().post(url, json=report, timeout=limit, allow_redirects=False):
+                pass
+        except (aiohttp.ClientError, OSError) as error:
             _log.info("the end of a request was not reported: %r", error)
 
-    def _http(self) -> httpx.AsyncClient:
-        """One client for each event loop: connections do not outlive theirs."""
+    def _http(self) -> aiohttp.ClientSession:
+        """One client for each event loop: connections do not outlive theirs.
+
+        aiohttp's: a call that a time limit or a client that leaves cancels while it connects does not keep its place.
+        """
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
-            limits = httpx.Limits(max_connections=256, max_keepalive_connections=32)
-            self._client = httpx.AsyncClient(timeout=5.0, limits=limits, trust_env=False)
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=256), headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
+            )
             self._loop = loop
         return self._client
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from engine.discovery import EngineFacts, EngineUnreachable, discover, fingerprint
+from engine.http_client import HttpClient
 from index.worker import EngineKind
 from tests.support.fake_engine import HTML, FakeEngine, RankLoad, Reply
 
@@ -37,8 +37,8 @@ ODD_OBJECTS = [
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+async def client() -> AsyncIterator[HttpClient]:
+    async with HttpClient() as client:
         yield client
 
 
@@ -54,14 +54,14 @@ def sglang() -> Iterator[FakeEngine]:
         yield engine
 
 
-async def learn(client: httpx.AsyncClient, engine: FakeEngine) -> EngineFacts:
+async def learn(client: HttpClient, engine: FakeEngine) -> EngineFacts:
     return await discover(client, engine.kind, engine.url, 5)
 
 
 # vLLM
 
 
-async def test_vllm_tells_everything(client: httpx.AsyncClient, vllm: FakeEngine) -> None:
+async def test_vllm_tells_everything(client: HttpClient, vllm: FakeEngine) -> None:
     vllm.dp_size, vllm.topic, vllm.prefix_match_unit = 2, "kv", 8
     vllm.adapters = {"sql": "/loras/sql"}
     assert await learn(client, vllm) == EngineFacts(
@@ -80,7 +80,7 @@ async def test_vllm_tells_everything(client: httpx.AsyncClient, vllm: FakeEngine
     )
 
 
-async def test_vllm_with_events_off_says_how_to_switch_them_on(client: httpx.AsyncClient, vllm: FakeEngine) -> None:
+async def test_vllm_with_events_off_says_how_to_switch_them_on(client: HttpClient, vllm: FakeEngine) -> None:
     vllm.events = None
     vllm.loads = {0: RankLoad(), 1: RankLoad()}
     facts = await learn(client, vllm)
@@ -89,9 +89,7 @@ async def test_vllm_with_events_off_says_how_to_switch_them_on(client: httpx.Asy
     assert "--kv-events-config" in facts.warning
 
 
-async def test_vllm_source_entries_that_are_off_or_malformed_are_left_out(
-    client: httpx.AsyncClient, vllm: FakeEngine
-) -> None:
+async def test_vllm_source_entries_that_are_off_or_malformed_are_left_out(client: HttpClient, vllm: FakeEngine) -> None:
     sources = {
         "0": {"endpoint": "tcp://*:5557", "replay_endpoint": None, "topic": "", "enable_kv_cache_events": True},
         "1": {"endpoint": "tcp://*:5558", "enable_kv_cache_events": False},
@@ -107,9 +105,7 @@ async def test_vllm_source_entries_that_are_off_or_malformed_are_left_out(
     assert "no replay endpoint" in facts.warning
 
 
-async def test_an_older_vllm_without_event_sources_asks_for_settings(
-    client: httpx.AsyncClient, vllm: FakeEngine
-) -> None:
+async def test_an_older_vllm_without_event_sources_asks_for_settings(client: HttpClient, vllm: FakeEngine) -> None:
     vllm.spoil(Reply('{"detail": "Not Found"}', 404), "/kv_event_sources")
     facts = await learn(client, vllm)
     assert (facts.version, facts.events) == ("0.32.0", {})
@@ -118,7 +114,7 @@ async def test_an_older_vllm_without_event_sources_asks_for_settings(
 
 
 async def test_replay_ports_that_run_into_event_ports_are_warned_about(
-    client: httpx.AsyncClient, vllm: FakeEngine, sglang: FakeEngine
+    client: HttpClient, vllm: FakeEngine, sglang: FakeEngine
 ) -> None:
     for engine in (vllm, sglang):
         engine.dp_size, engine.replay = 2, "tcp://*:5558"
@@ -127,7 +123,7 @@ async def test_replay_ports_that_run_into_event_ports_are_warned_about(
         assert "both an event and a replay endpoint" in warning
 
 
-async def test_several_start_times_make_one_fingerprint(client: httpx.AsyncClient, vllm: FakeEngine) -> None:
+async def test_several_start_times_make_one_fingerprint(client: HttpClient, vllm: FakeEngine) -> None:
     page = "process_start_time_seconds 200.5\nprocess_start_time_seconds 100\nprocess_start_time_seconds 200.5\n"
     vllm.spoil(Reply(page, content_type="text/plain"), "/metrics")
     assert await fingerprint(client, EngineKind.VLLM, vllm.url, 5) == "100.0,200.5"
@@ -138,7 +134,7 @@ async def test_several_start_times_make_one_fingerprint(client: httpx.AsyncClien
 # SGLang
 
 
-async def test_sglang_tells_everything(client: httpx.AsyncClient, sglang: FakeEngine) -> None:
+async def test_sglang_tells_everything(client: HttpClient, sglang: FakeEngine) -> None:
     sglang.dp_size, sglang.topic, sglang.block_size, sglang.dynamo = 2, "kv", 64, True
     sglang.adapters = {"sql": "/loras/sql"}
     assert await learn(client, sglang) == EngineFacts(
@@ -157,7 +153,7 @@ async def test_sglang_tells_everything(client: httpx.AsyncClient, sglang: FakeEn
     )
 
 
-async def test_sglang_publisher_descriptions_are_understood(client: httpx.AsyncClient, sglang: FakeEngine) -> None:
+async def test_sglang_publisher_descriptions_are_understood(client: HttpClient, sglang: FakeEngine) -> None:
     for case in json.loads(GOLDEN.read_text()):
         config, block = case["kv_events_config"], case["kv_events"]
         info = {"version": "0.5.22", **case["server_args"], "kv_events": block}
@@ -179,9 +175,7 @@ def _ports(host: str, base: int | None, ranks: int) -> dict[int, str]:
     return {} if base is None else {rank: f"tcp://{host}:{base + rank}" for rank in range(ranks)}
 
 
-async def test_an_older_sglang_shows_its_publisher_in_the_config_text(
-    client: httpx.AsyncClient, sglang: FakeEngine
-) -> None:
+async def test_an_older_sglang_shows_its_publisher_in_the_config_text(client: HttpClient, sglang: FakeEngine) -> None:
     config = {"publisher": "zmq", "replay_endpoint": "tcp://*:5700", "topic": "t"}
     info = {"version": "0.5.7", "page_size": 1, "kv_events_config": json.dumps(config)}
     sglang.spoil(Reply("{}", 404), "/server_info")
@@ -191,25 +185,19 @@ async def test_an_older_sglang_shows_its_publisher_in_the_config_text(
     assert (facts.topic, facts.block_size, facts.dynamo_format, facts.fingerprint) == ("t", 1, False, None)
 
 
-async def test_sglang_adapters_in_the_default_format_are_warned_about(
-    client: httpx.AsyncClient, sglang: FakeEngine
-) -> None:
+async def test_sglang_adapters_in_the_default_format_are_warned_about(client: HttpClient, sglang: FakeEngine) -> None:
     sglang.adapters = {"sql": "/loras/sql"}
     warning = (await learn(client, sglang)).warning
     assert warning is not None
     assert 'set "format": "dynamo" in --kv-events-config' in warning
 
 
-async def test_an_sglang_whose_hashes_are_not_chained_is_warned_about(
-    client: httpx.AsyncClient, sglang: FakeEngine
-) -> None:
+async def test_an_sglang_whose_hashes_are_not_chained_is_warned_about(client: HttpClient, sglang: FakeEngine) -> None:
     sglang.version = "0.5.5"
     assert "0.5.6 or later" in ((await learn(client, sglang)).warning or "")
 
 
-async def test_ranks_beyond_the_last_port_are_left_out_with_a_warning(
-    client: httpx.AsyncClient, sglang: FakeEngine
-) -> None:
+async def test_ranks_beyond_the_last_port_are_left_out_with_a_warning(client: HttpClient, sglang: FakeEngine) -> None:
     block = {"endpoint_host": "*", "endpoint_port_base": 65534, "dp_size": 4}
     info = {"version": "0.5.22", "kv_events": block, "kv_events_config": {"publisher": "zmq", "format": "dynamo"}}
     sglang.spoil(Reply(json.dumps(info)), "/server_info")
@@ -220,16 +208,14 @@ async def test_ranks_beyond_the_last_port_are_left_out_with_a_warning(
 
 
 async def test_without_server_info_sglang_facts_are_unknown_without_a_warning(
-    client: httpx.AsyncClient, sglang: FakeEngine
+    client: HttpClient, sglang: FakeEngine
 ) -> None:
     sglang.spoil(HTML, "/server_info")
     facts = await learn(client, sglang)
     assert (facts.models, facts.events, facts.dynamo_format, facts.warning) == (("m",), {}, None, None)
 
 
-async def test_startup_times_are_also_found_among_the_internal_states(
-    client: httpx.AsyncClient, sglang: FakeEngine
-) -> None:
+async def test_startup_times_are_also_found_among_the_internal_states(client: HttpClient, sglang: FakeEngine) -> None:
     info = {"internal_states": [{}, {"startup_time": {"scheduler_e2e": 7}}]}
     sglang.spoil(Reply(json.dumps(info)), "/server_info")
     assert await fingerprint(client, EngineKind.SGLANG, sglang.url, 5) == "scheduler_e2e=7.0"
@@ -239,7 +225,7 @@ async def test_startup_times_are_also_found_among_the_internal_states(
 
 
 @pytest.mark.parametrize("kind", EngineKind)
-async def test_another_process_has_another_fingerprint(client: httpx.AsyncClient, kind: EngineKind) -> None:
+async def test_another_process_has_another_fingerprint(client: HttpClient, kind: EngineKind) -> None:
     with FakeEngine(kind) as engine:
         first = await fingerprint(client, kind, engine.url, 5)
         assert first == await fingerprint(client, kind, engine.url + "/", 5)
@@ -250,9 +236,7 @@ async def test_another_process_has_another_fingerprint(client: httpx.AsyncClient
 
 
 @pytest.mark.parametrize("kind", EngineKind)
-async def test_an_engine_that_answers_nothing_of_use_is_unreachable(
-    client: httpx.AsyncClient, kind: EngineKind
-) -> None:
+async def test_an_engine_that_answers_nothing_of_use_is_unreachable(client: HttpClient, kind: EngineKind) -> None:
     with FakeEngine(kind) as engine:
         for reply in SPOILT.values():
             engine.spoil(reply)
@@ -263,7 +247,7 @@ async def test_an_engine_that_answers_nothing_of_use_is_unreachable(
 
 
 @pytest.mark.parametrize("kind", EngineKind)
-async def test_answers_of_unexpected_shape_leave_facts_unknown(client: httpx.AsyncClient, kind: EngineKind) -> None:
+async def test_answers_of_unexpected_shape_leave_facts_unknown(client: HttpClient, kind: EngineKind) -> None:
     with FakeEngine(kind) as engine:
         for body in ODD_OBJECTS:
             engine.spoil(Reply(body))
@@ -274,7 +258,7 @@ async def test_answers_of_unexpected_shape_leave_facts_unknown(client: httpx.Asy
 
 @pytest.mark.parametrize("kind", EngineKind)
 async def test_nobody_listening_and_slow_answers_are_unreachable_within_the_limit(
-    client: httpx.AsyncClient, kind: EngineKind
+    client: HttpClient, kind: EngineKind
 ) -> None:
     with FakeEngine(kind) as engine:
         engine.spoil(Reply("{}", delay_s=1.0))
@@ -285,13 +269,13 @@ async def test_nobody_listening_and_slow_answers_are_unreachable_within_the_limi
         await discover(client, kind, url, 5)
 
 
-async def test_one_slow_part_costs_only_that_part(client: httpx.AsyncClient, vllm: FakeEngine) -> None:
+async def test_one_slow_part_costs_only_that_part(client: HttpClient, vllm: FakeEngine) -> None:
     vllm.spoil(Reply("{}", delay_s=2.0), "/v1/models")
     facts = await discover(client, vllm.kind, vllm.url, 1.0)
     assert (facts.version, facts.models, len(facts.events)) == ("0.32.0", (), 1)
 
 
-async def test_a_url_without_a_host_is_unreachable(client: httpx.AsyncClient) -> None:
+async def test_a_url_without_a_host_is_unreachable(client: HttpClient) -> None:
     for url in ("vllm-0", "http://", "http://[::1", "ftp://a"):
         with pytest.raises(EngineUnreachable):
             await discover(client, EngineKind.VLLM, url, 1)

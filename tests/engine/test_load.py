@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
+from engine.http_client import HttpClient
 from engine.load import EngineLoad, read_load
 from index.worker import EngineKind
 from tests.support.fake_engine import HTML, FakeEngine, RankLoad, Reply
@@ -15,16 +15,16 @@ BUSY = {0: RankLoad(3, 1, 0.5), 1: RankLoad(0, 0, 0.0)}
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+async def client() -> AsyncIterator[HttpClient]:
+    async with HttpClient() as client:
         yield client
 
 
-async def load(client: httpx.AsyncClient, engine: FakeEngine) -> dict[int, EngineLoad]:
+async def load(client: HttpClient, engine: FakeEngine) -> dict[int, EngineLoad]:
     return await read_load(client, engine.kind, engine.url, 5)
 
 
-async def test_vllm_reports_every_rank_and_its_sleep(client: httpx.AsyncClient) -> None:
+async def test_vllm_reports_every_rank_and_its_sleep(client: HttpClient) -> None:
     with FakeEngine(EngineKind.VLLM, loads=BUSY) as engine:
         assert await load(client, engine) == {
             0: EngineLoad(3, 1, 0.5, asleep=False),
@@ -35,7 +35,7 @@ async def test_vllm_reports_every_rank_and_its_sleep(client: httpx.AsyncClient) 
 
 
 @pytest.mark.parametrize("path", ["/v1/loads", "/metrics"])
-async def test_sglang_reports_every_rank_by_either_way(client: httpx.AsyncClient, path: str) -> None:
+async def test_sglang_reports_every_rank_by_either_way(client: HttpClient, path: str) -> None:
     with FakeEngine(EngineKind.SGLANG, loads=BUSY, dp_size=2) as engine:
         if path == "/metrics":
             engine.spoil(Reply('{"detail": "Not Found"}', 404), "/v1/loads")
@@ -43,13 +43,13 @@ async def test_sglang_reports_every_rank_by_either_way(client: httpx.AsyncClient
         assert engine.calls["/metrics"] == (path == "/metrics")
 
 
-async def test_sglang_metrics_of_one_rank_have_no_rank_label(client: httpx.AsyncClient) -> None:
+async def test_sglang_metrics_of_one_rank_have_no_rank_label(client: HttpClient) -> None:
     with FakeEngine(EngineKind.SGLANG, loads={0: RankLoad(2, 1, 0.25)}) as engine:
         engine.spoil(HTML, "/v1/loads")
         assert await load(client, engine) == {0: EngineLoad(2, 1, 0.25, None)}
 
 
-async def test_of_several_tensor_ranks_the_largest_counts(client: httpx.AsyncClient) -> None:
+async def test_of_several_tensor_ranks_the_largest_counts(client: HttpClient) -> None:
     page = "".join(f'sglang:num_running_reqs{{tp_rank="{rank}"}} {value}\n' for rank, value in enumerate(("NaN", 5, 2)))
     with FakeEngine(EngineKind.SGLANG) as engine:
         engine.spoil(HTML, "/v1/loads")
@@ -60,14 +60,14 @@ async def test_of_several_tensor_ranks_the_largest_counts(client: httpx.AsyncCli
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1, None])
 @pytest.mark.parametrize("kind", EngineKind)
 async def test_a_value_that_says_nothing_is_none_never_zero(
-    client: httpx.AsyncClient, kind: EngineKind, bad: float | None
+    client: HttpClient, kind: EngineKind, bad: float | None
 ) -> None:
     with FakeEngine(kind, loads={0: RankLoad(bad, 2, bad)}) as engine:
         found = await load(client, engine)
         assert found[0][:3] == (None, 2, None)
 
 
-async def test_the_sleep_state_of_an_older_vllm_is_not_known(client: httpx.AsyncClient) -> None:
+async def test_the_sleep_state_of_an_older_vllm_is_not_known(client: HttpClient) -> None:
     page = 'vllm:num_requests_running{model_name="m"} 1\nvllm:num_requests_waiting{engine="x"} 1\n'
     with FakeEngine(EngineKind.VLLM) as engine:
         engine.spoil(Reply(page, content_type="text/plain"), "/metrics")
@@ -75,7 +75,7 @@ async def test_the_sleep_state_of_an_older_vllm_is_not_known(client: httpx.Async
 
 
 @pytest.mark.parametrize("kind", EngineKind)
-async def test_nothing_readable_is_no_load(client: httpx.AsyncClient, kind: EngineKind) -> None:
+async def test_nothing_readable_is_no_load(client: HttpClient, kind: EngineKind) -> None:
     with FakeEngine(kind) as engine:
         for reply in (HTML, Reply("", 500), Reply("{}"), Reply('{"loads": [1, {"dp_rank": "x"}]}')):
             engine.spoil(reply)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
+from engine.http_client import HttpClient
 from engine.tokenise import ChatText, CompletionText, TokeniseError, tokenise
 from index.worker import EngineKind
 from tests.support.fake_engine import HTML, FakeEngine, Reply
@@ -16,12 +16,12 @@ CHAT = ChatText([{"role": "user", "content": "hi"}])
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+async def client() -> AsyncIterator[HttpClient]:
+    async with HttpClient() as client:
         yield client
 
 
-async def ask(client: httpx.AsyncClient, engine: FakeEngine, text: CompletionText | ChatText) -> list[int]:
+async def ask(client: HttpClient, engine: FakeEngine, text: CompletionText | ChatText) -> list[int]:
     return await tokenise(client, engine.kind, engine.url, "m", text, 5)
 
 
@@ -32,13 +32,13 @@ def sent(engine: FakeEngine) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", EngineKind)
-async def test_a_completion_gets_special_tokens(client: httpx.AsyncClient, kind: EngineKind) -> None:
+async def test_a_completion_gets_special_tokens(client: HttpClient, kind: EngineKind) -> None:
     with FakeEngine(kind) as engine:
         assert await ask(client, engine, CompletionText("héllo")) == engine.tokens("héllo", bos=True)
         assert sent(engine) == {"model": "m", "prompt": "héllo", "add_special_tokens": True}
 
 
-async def test_a_vllm_chat_gets_none_after_the_template_and_a_generation_prompt(client: httpx.AsyncClient) -> None:
+async def test_a_vllm_chat_gets_none_after_the_template_and_a_generation_prompt(client: HttpClient) -> None:
     with FakeEngine(EngineKind.VLLM) as engine:
         assert await ask(client, engine, CHAT) == engine.chat_tokens(CHAT.messages)
         assert sent(engine) == {
@@ -51,14 +51,14 @@ async def test_a_vllm_chat_gets_none_after_the_template_and_a_generation_prompt(
         assert await ask(client, engine, open_ended) == engine.chat_tokens(CHAT.messages, generation=False)
 
 
-async def test_an_sglang_chat_is_asked_with_the_fields_it_knows(client: httpx.AsyncClient) -> None:
+async def test_an_sglang_chat_is_asked_with_the_fields_it_knows(client: HttpClient) -> None:
     with FakeEngine(EngineKind.SGLANG) as engine:
         assert await ask(client, engine, CHAT) == engine.chat_tokens(CHAT.messages)
         assert sent(engine) == {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.mark.parametrize("kind", EngineKind)
-async def test_tools_and_template_arguments_are_passed_on(client: httpx.AsyncClient, kind: EngineKind) -> None:
+async def test_tools_and_template_arguments_are_passed_on(client: HttpClient, kind: EngineKind) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     with FakeEngine(kind) as engine:
         await ask(client, engine, CHAT._replace(tools=tools, chat_template_kwargs={"enable_thinking": False}))
@@ -82,7 +82,7 @@ NOT_TOKENS = [
 ]
 
 
-async def test_an_answer_without_token_ids_is_not_believed(client: httpx.AsyncClient) -> None:
+async def test_an_answer_without_token_ids_is_not_believed(client: HttpClient) -> None:
     with FakeEngine(EngineKind.VLLM) as engine:
         for body in NOT_TOKENS:
             engine.spoil(Reply(body), "/tokenize")
@@ -91,7 +91,7 @@ async def test_an_answer_without_token_ids_is_not_believed(client: httpx.AsyncCl
             assert caught.value.kind == "engine"
 
 
-async def test_the_largest_token_id_is_accepted(client: httpx.AsyncClient) -> None:
+async def test_the_largest_token_id_is_accepted(client: HttpClient) -> None:
     with FakeEngine(EngineKind.VLLM) as engine:
         engine.spoil(Reply('{"tokens": [0, 4294967295], "count": 2, "token_strs": null}'), "/tokenize")
         assert await ask(client, engine, CompletionText("x")) == [0, 4294967295]
@@ -110,7 +110,7 @@ REFUSALS: list[tuple[CompletionText | ChatText, Reply, str, str]] = [
 ]
 
 
-async def test_a_refusal_keeps_the_engines_words(client: httpx.AsyncClient) -> None:
+async def test_a_refusal_keeps_the_engines_words(client: HttpClient) -> None:
     with FakeEngine(EngineKind.VLLM) as engine:
         for text, reply, kind, words in REFUSALS:
             engine.spoil(reply, "/tokenize")
@@ -120,7 +120,7 @@ async def test_a_refusal_keeps_the_engines_words(client: httpx.AsyncClient) -> N
             assert words in caught.value.detail
 
 
-async def test_a_long_refusal_is_shortened(client: httpx.AsyncClient) -> None:
+async def test_a_long_refusal_is_shortened(client: HttpClient) -> None:
     with FakeEngine(EngineKind.VLLM) as engine:
         engine.spoil(Reply(json.dumps({"message": "x" * 100_000}), 400), "/tokenize")
         with pytest.raises(TokeniseError) as caught:
@@ -128,7 +128,7 @@ async def test_a_long_refusal_is_shortened(client: httpx.AsyncClient) -> None:
         assert len(caught.value.detail) == 200
 
 
-async def test_a_slow_engine_is_a_timeout_and_a_dead_one_is_not(client: httpx.AsyncClient) -> None:
+async def test_a_slow_engine_is_a_timeout_and_a_dead_one_is_not(client: HttpClient) -> None:
     with FakeEngine(EngineKind.VLLM) as engine:
         engine.spoil(Reply("{}", delay_s=1.0), "/tokenize")
         with pytest.raises(TokeniseError) as slow:
@@ -139,7 +139,7 @@ async def test_a_slow_engine_is_a_timeout_and_a_dead_one_is_not(client: httpx.As
     assert (slow.value.kind, dead.value.kind) == ("timeout", "engine")
 
 
-async def test_text_that_is_no_unicode_is_refused_before_it_is_sent(client: httpx.AsyncClient) -> None:
+async def test_text_that_is_no_unicode_is_refused_before_it_is_sent(client: HttpClient) -> None:
     with FakeEngine(EngineKind.VLLM) as engine:
         with pytest.raises(TokeniseError) as caught:
             await ask(client, engine, CompletionText("\ud800"))

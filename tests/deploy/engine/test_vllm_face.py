@@ -12,6 +12,7 @@ import pytest
 
 from deploy.engine.settings import EngineSettings, read_settings
 from engine.discovery import discover
+from engine.http_client import HttpClient
 from engine.load import EngineLoad, read_load
 from index.worker import EngineKind
 from tests.support.cpu_engine import CpuEngine, EngineProcess, cpu_engine
@@ -43,7 +44,7 @@ async def test_the_router_learns_all_it_asks_for(engine: CpuEngine) -> None:
     settings = engine.engine.settings
     assert settings.events_port is not None
     assert settings.replay_port is not None
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with HttpClient() as client:
         facts = await discover(client, EngineKind.VLLM, engine.url, 5.0)
         assert facts.events == {rank: f"tcp://127.0.0.1:{settings.events_port + rank}" for rank in (0, 1)}
         assert facts.replay == {rank: f"tcp://127.0.0.1:{settings.replay_port + rank}" for rank in (0, 1)}
