@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -56,7 +57,7 @@ async def fetch(
     except TimeoutError:
         raise EngineUnreachable(f"no answer from {url} within {timeout_s:g} s", timed_out=True) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a host that cannot be encoded
-        raise EngineUnreachable(f"no answer from {url}: {str(error) or type(error).__name__}") from error
+        raise EngineUnreachable(f"no answer from {url}: {_reason(error)}") from error
 
 
 async def fetch_text(client: HttpClient, url: str, timeout_s: float) -> str:
@@ -85,6 +86,13 @@ def json_object(body: bytes, source: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise UnusableAnswer(f"{source} answered JSON that is not an object")
     return value
+
+
+def _reason(error: Exception) -> str:
+    """The system's words where it has some: aiohttp's name the address again, which the URL says."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
 
 
 async def _read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
