@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from app.known_heads import KnownHeads
 from app.problems import Problem
 from app.route_answer import answer_body, answer_headers
 from app.route_body import read_route_request
@@ -26,13 +27,19 @@ _PASSED_OVER = frozenset({b"transfer-encoding", b"content-encoding", b"upgrade",
 
 
 class ShortRoute:
-    """The short way through one process's objects. `answered` counts the requests that went it to the end."""
+    """The short way through one process's objects. `answered` counts the requests that went it to the end.
+
+    `heads` are those of requests that did.
+    """
 
     def __init__(self, service: Service) -> None:
         self.answered = 0
+        self.heads = KnownHeads()
+        self._server_headers: list[tuple[bytes, bytes]] = []
+        self._lines = b""
         self._routing = service.routing
         self._metrics = service.around.metrics
-        self._max_body_bytes = service.settings.limits.body_bytes
+        self.max_body_bytes = service.settings.limits.body_bytes
         self._max_prompt_tokens = service.settings.limits.prompt_tokens
         token = service.settings.auth.token
         self._authorization = None if token is None else b"Bearer " + token.get_secret_value().encode()
@@ -48,9 +55,17 @@ class ShortRoute:
                 return None
             given[name] = value
         length = given.get(b"content-length", b"")
-        if not length.isdigit() or len(length) > 15 or int(length) > self._max_body_bytes:
+        if not length.isdigit() or len(length) > 15 or int(length) > self.max_body_bytes:
             return None
         return _FORMS.get(given.get(b"content-type", b"application/json")) if self._admits(given) else None
+
+    def lines(self, server_headers: list[tuple[bytes, bytes]]) -> bytes:
+        """The status line of a 200 answer and the server's own headers: a new list of them every second."""
+        if server_headers is not self._server_headers:
+            self._server_headers = server_headers
+            headers = b"".join([b"%b: %b\r\n" % header for header in server_headers])
+            self._lines = b"HTTP/1.1 200 OK\r\n" + headers
+        return self._lines
 
     def answer(self, form: str, query: bytes, body: bytes) -> bytes | None:
         """The headers and the body of a 200 answer, without a status line; None: it is for the ordinary way.

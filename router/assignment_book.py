@@ -160,9 +160,12 @@ class AssignmentBook:
         self._cost = sum(request.cost for request in self._new if not request.finished)
 
 
-def new_book(
-    settings: RouterSettings, module: ModuleType | None = CORE.module
-) -> AssignmentBook | _core.AssignmentBook:
+if TYPE_CHECKING:
+    Book = AssignmentBook | _core.AssignmentBook
+    """Of either core."""
+
+
+def new_book(settings: RouterSettings, module: ModuleType | None = CORE.module) -> Book:
     """An empty book, in the core that serves unless another is given."""
     limits = settings.assignment_ttl_s, settings.prefill_ttl_s, settings.spread_half_life_s
     if module is None:

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from index.worker import Worker
-from router.assignment_book import NOTHING, AssignmentBook, new_book
+from router.assignment_book import new_book
 from router.changes import Changes
 from router.recent import Recent
 from router.settings import RouterSettings
 
 if TYPE_CHECKING:
-    from index import _core
-
-    Book = AssignmentBook | _core.AssignmentBook
+    from router.assignment_book import Book
 
 _COST_STEPS = 2.0**32
 """Costs are whole multiples of 1 / _COST_STEPS: their sums are exact, so adding and taking away leaves no remainder."""
+
+_MARGIN_S = 1e-6
+"""Adding up times rounds; so much before an expiry it is looked for."""
 
 
 class _Assigned(msgspec.Struct, gc=False):
@@ -45,6 +46,8 @@ class Assignments:
         self._requests = Recent[_Assigned]()
         self._books: dict[Worker, Book] = {}
         self._now = -inf
+        self._none_due = -inf
+        """Up to here no request expires."""
         self._last_finish = -inf
         self._last_first_token = -inf
 
@@ -54,23 +57,22 @@ class Assignments:
     def advance(self, now: float) -> None:
         """It is `now`."""
         self._now = max(self._now, now)
-        while (oldest := self._requests.oldest()) is not None:
-            request = self._requests.get(oldest)
-            if request is not None and self._now - request.at < self._settings.request_ttl_s:
-                return
-            self._drop_request(oldest)
+        if self._now >= self._none_due:
+            self._expire()
 
     def add(self, request_id: str, worker: Worker, *, weight: float, prompt: int, reusable: int, now: float) -> None:
         """A request was sent to `worker`: `prompt` tokens (0 when not known), of which it reuses `reusable`."""
         self.advance(now)
-        self._drop_request(request_id)
+        requests = self._requests
+        if request_id in requests:
+            self._drop_request(request_id)
         cost = max(1 - reusable / prompt if prompt else 1.0, self._settings.warm_request_cost)
         cost = round(cost * _COST_STEPS) / _COST_STEPS
         book = self._books.get(worker) or self._new_book(worker)
         number = book.add(self._now, cost, max(prompt - reusable, 0), 1 / weight)
-        self._requests.add(request_id, _Assigned(worker, self._now, book, number))
+        requests.add(request_id, _Assigned(worker, self._now, book, number))
         self.changes.note(worker)
-        while len(self._requests) > self._settings.request_limit and (oldest := self._requests.oldest()) is not None:
+        while len(requests) > self._settings.request_limit and (oldest := requests.oldest()) is not None:
             self._drop_request(oldest)
 
     def first_token(self, request_id: str, now: float) -> bool:
@@ -109,10 +111,9 @@ class Assignments:
         """Whether first tokens are being reported, so that the prefill tokens in flight mean something."""
         return self._now - self._last_first_token < self._settings.assignment_ttl_s
 
-    def seen(self, worker: Worker, since: float) -> tuple[float, int, int, float, float, float]:
-        """What counts as the worker's load, as a `Seen`; its requests at or after `since` are new."""
-        book = self._books.get(worker)
-        return NOTHING if book is None else book.seen(self._now, since)
+    def book(self, worker: Worker) -> Book | None:
+        """The worker's requests, if it has been sent any that are remembered."""
+        return self._books.get(worker)
 
     def prefill_tokens(self, worker: Worker) -> int:
         """Prompt tokens to be computed by requests whose first token is not reported."""
@@ -123,11 +124,6 @@ class Assignments:
         """The faded count of assignments per weight, and when the last was made (-inf: never). The lesser is due."""
         book = self._books.get(worker)
         return (0.0, -inf) if book is None else (book.faded(self._now), book.last)
-
-    def share_then(self, worker: Worker) -> tuple[float, float]:
-        """The count as it was when the last was made, and when that was. It stays until `changes` names the worker."""
-        book = self._books.get(worker)
-        return (0.0, -inf) if book is None else (book.share, book.last)
 
     def forget(self, worker: Worker) -> None:
         """Drop the worker's load and share. Its request ids stay reportable until they expire."""
@@ -141,6 +137,16 @@ class Assignments:
             self.changes.note(known)
         book = self._books[worker] = new_book(self._settings)
         return book
+
+    def _expire(self) -> None:
+        ttl_s = self._settings.request_ttl_s
+        while (oldest := self._requests.oldest()) is not None:
+            request = self._requests.get(oldest)
+            if request is not None and self._now - request.at < ttl_s:
+                self._none_due = request.at + ttl_s - _MARGIN_S
+                return
+            self._drop_request(oldest)
+        self._none_due = self._now + ttl_s - _MARGIN_S  # whatever is added later
 
     def _drop_request(self, request_id: str) -> None:
         request = self._requests.pop(request_id)

@@ -25,4 +25,6 @@ class Changes(Generic[T]):
     def since(self, count: int) -> list[T] | None:
         """What changed after `count`, perhaps more than once; None: so much that all of it may have."""
         new = self.count - count
+        if new == 1:
+            return [self._last[-1]]
         return None if new > len(self._last) else list(islice(reversed(self._last), new))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from index.worker import Trust, Worker
+from router.assignment_book import NOTHING
 from router.assignments import Assignments
 from router.backlog import Queue, outweighed
 from router.candidate import Candidate, WorkerLoad
 from router.settings import RouterSettings
+
+if TYPE_CHECKING:
+    from router.assignment_book import Book
 
 _LEAST_WEIGHT = 1e-6
 _MARGIN_S = 1e-6
@@ -85,6 +89,14 @@ def _with_queues(
     ]
 
 
+class Told(NamedTuple):
+    """What an engine reported last, and when (`time.monotonic` seconds), if it did; and the worker's weight."""
+
+    requests: float | None
+    sampled_at: float | None
+    weight: float
+
+
 class Sight(NamedTuple):
     """What is seen of a worker's load, per weight: the engine's report, own unfinished and own recent requests.
 
@@ -107,17 +119,30 @@ class Sight(NamedTuple):
 def sight_of(candidate: Candidate, assignments: Assignments, settings: RouterSettings, now: float) -> Sight:
     """What is seen of one candidate's load now."""
     weight, load = weight_of(candidate), candidate.load
-    requests, sampled_at = reported(load, settings, now), load.sampled_at
+    book = assignments.book(candidate.worker)
+    return look(
+        Told(counted(load), load.sampled_at, weight), book, settings, now, ends_reported=assignments.ends_reported
+    )
+
+
+def look(told: Told, book: Book | None, settings: RouterSettings, now: float, *, ends_reported: bool) -> Sight:
+    """What is seen of a worker now, by what its engine told last and by its assigned requests.
+
+    The native core has the same: `StandingTable::look`.
+    """
+    requests, sampled_at, weight = told
+    if sampled_at is not None and now - sampled_at > settings.load_stale_s:
+        requests = None
     windowed = requests is None or sampled_at is None
     since = now - settings.load_window_s if windowed or sampled_at is None else sampled_at
-    cost, count, prefill, oldest, oldest_new, oldest_prefill = assignments.seen(candidate.worker, since)
+    cost, count, prefill, oldest, oldest_new, oldest_prefill = NOTHING if book is None else book.seen(now, since)
     times = [oldest + settings.assignment_ttl_s, oldest_prefill + settings.prefill_ttl_s]
     if windowed:
         times.append(oldest_new + settings.load_window_s)
     if sampled_at is not None:
         times.append(sampled_at + settings.load_stale_s)
     report = None if requests is None else (requests + cost) / weight
-    running = count / weight if assignments.ends_reported else None
+    running = count / weight if ends_reported else None
     return Sight(report, running, cost / weight, prefill / weight, next_time(times, now))
 
 
@@ -130,11 +155,9 @@ def next_time(times: Iterable[float], now: float) -> float:
     return first
 
 
-def reported(load: WorkerLoad, settings: RouterSettings, now: float) -> float | None:
-    """The requests an engine's report counts; None when it says nothing that can be used now."""
+def counted(load: WorkerLoad) -> float | None:
+    """The requests an engine's report counts, however old it is; None when it says nothing that can be used."""
     if load.running is None or load.waiting is None:
-        return None
-    if load.sampled_at is not None and now - load.sampled_at > settings.load_stale_s:
         return None
     total = load.running + load.waiting
     return total if isfinite(total) and load.running >= 0 and load.waiting >= 0 else None

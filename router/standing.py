@@ -12,9 +12,9 @@ from math import inf
 from index.worker import Trust
 from router.assignments import Assignments
 from router.candidate import Candidate
-from router.load_guard import Sight, guard_limit, rank_of, sight_of, weight_of
+from router.load_guard import Sight, Told, counted, guard_limit, rank_of, weight_of
 from router.settings import RouterSettings
-from router.standing_table import Row, standing_table
+from router.standing_table import standing_table
 
 
 class Standing:
@@ -30,8 +30,12 @@ class Standing:
         self.weights = [weight_of(candidate) for candidate in candidates]
         self._assignments = assignments
         self._settings = settings
-        self._sights: list[Sight] = []
-        self._table = standing_table(len(self.candidates))
+        self._sights: list[tuple[float | None, float | None, float, float, float]] = []
+        """As `Sight`s have it."""
+        self._table = standing_table(len(self.candidates), settings)
+        for place in range(len(self.candidates)):
+            self._tell(place)
+        self._weighed = False
         self._unreported = 0
         self._stale: set[int] = set()
         self._seen, self._ends_reported = 0, False
@@ -48,6 +52,7 @@ class Standing:
         self.candidates[place] = candidate
         self.trusted[place] = candidate.trust is not Trust.NONE
         self.weights[place] = weight_of(candidate)
+        self._tell(place)
         self._stale.add(place)
 
     def held(self, place: int) -> bool:
@@ -59,6 +64,7 @@ class Standing:
 
         `saved`: by place, the tokens that a candidate will not compute, zero where it is left out.
         """
+        self._weighed = True
         self._table.weigh(saved, prompt_tokens, self._settings.backlog_weight)
 
     def due(self, places: Sequence[int] | None) -> Sequence[int]:
@@ -72,20 +78,22 @@ class Standing:
 
     def refresh(self, now: float) -> None:
         """Take over what changed until `now`."""
-        assignments = self._assignments
+        assignments, changes = self._assignments, self._assignments.changes
         assignments.advance(now)
-        self._table.unweigh()
+        if self._weighed:
+            self._table.unweigh()
+            self._weighed = False
         if now < self._now or assignments.ends_reported is not self._ends_reported:
             self._look_at_all(now)
             return
         self._now = now
-        if assignments.changes.count != self._seen:
-            changed = assignments.changes.since(self._seen)
+        if changes.count != self._seen:
+            changed = changes.since(self._seen)
             if changed is None:
                 self._look_at_all(now)
                 return
-            self._seen = assignments.changes.count
-            self._stale.update(self.places[worker] for worker in changed if worker in self.places)
+            self._seen = changes.count
+            self._stale.update([self.places[worker] for worker in changed if worker in self.places])
         if now >= self._next:
             self._stale.update(self._table.over(now))
         if self._stale:
@@ -95,37 +103,36 @@ class Standing:
         self._now = now
         self._seen, self._ends_reported = self._assignments.changes.count, self._assignments.ends_reported
         self._stale.clear()
-        self._sights = [sight_of(one, self._assignments, self._settings, now) for one in self.candidates]
-        self._unreported = sum(sight.report is None for sight in self._sights)
-        for place, sight in enumerate(self._sights):
-            self._put(place, sight)
+        self._sights = [self._look(place, now) for place in range(len(self.candidates))]
+        self._unreported = sum(report is None for report, *_ in self._sights)
         self._rank_mixed()
         self._settle()
 
     def _look_again(self, now: float) -> None:
         unreported_before = self._unreported
         for place in self._stale:
-            sight = sight_of(self.candidates[place], self._assignments, self._settings, now)
-            self._unreported += (sight.report is None) - (self._sights[place].report is None)
+            before, sight = self._sights[place], self._look(place, now)
+            self._unreported += (sight[0] is None) - (before[0] is None)
             self._sights[place] = sight
-            self._put(place, sight)
         self._stale.clear()
         if unreported_before != self._unreported or 0 < self._unreported < len(self._sights):
             self._rank_mixed()
         self._settle()
 
-    def _put(self, place: int, sight: Sight) -> None:
-        """Write down what is seen of one, its rank as if the others were seen in the same way."""
-        share, last = self._assignments.share_then(self.candidates[place].worker)
-        numbers = sight.known, sight.backlog, share, last, 1 / self.weights[place], sight.until
-        self._table.put(place, Row(rank_of(sight, None), *numbers))
+    def _look(self, place: int, now: float) -> tuple[float | None, float | None, float, float, float]:
+        book = self._assignments.book(self.candidates[place].worker)
+        return self._table.look(place, book, now, self._ends_reported)  # type: ignore[arg-type]
+
+    def _tell(self, place: int) -> None:
+        load = self.candidates[place].load
+        self._table.tell(place, Told(counted(load), load.sampled_at, self.weights[place]))
 
     def _rank_mixed(self) -> None:
         """Where only some engines report, the others count by the average of those."""
-        reports = [sight.report for sight in self._sights if sight.report is not None]
+        reports = [report for report, *_ in self._sights if report is not None]
         average = sum(reports) / len(reports) if reports else None
         for place, sight in enumerate(self._sights):
-            self._table.rank(place, rank_of(sight, average))
+            self._table.rank(place, rank_of(Sight(*sight), average))
 
     def _settle(self) -> None:
         self._next = self._table.least_until()

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from index.native import CORE
 from router.backlog import Queue, outweighed
+from router.load_guard import Told, look, rank_of
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from index import _core
+    from router.assignment_book import Book
+    from router.load_guard import Sight
+    from router.settings import RouterSettings
+
+NOT_TOLD = Told(None, None, 1.0)
 
 
 class Row(NamedTuple):
@@ -35,11 +41,30 @@ class Row(NamedTuple):
 class StandingTable:
     """Rows of all places. `limit` is the known load above which a candidate is held back."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, settings: RouterSettings) -> None:
         self.limit = inf
+        self._settings = settings
+        self._told = [NOT_TOLD] * count
         self._rows = [Row(0.0, 0.0, 0.0, 0.0, -inf, 0.0, 0.0)] * count
         self._weighed = False
         self._outweighed: frozenset[int] = frozenset()
+
+    def tell(self, place: int, told: Told) -> None:
+        """What the engine of a place told last, for `look`."""
+        self._told[place] = told
+
+    def look(self, place: int, book: Book | None, now: float, ends_reported: bool) -> Sight:
+        """Write a row anew from what was told and from the assigned requests.
+
+        Its rank is as if the others were seen in the same way. What was seen comes back, as a `Sight` has it.
+        """
+        told = self._told[place]
+        sight = look(told, book, self._settings, now, ends_reported=ends_reported)
+        share, last = (0.0, -inf) if book is None else (book.share, book.last)
+        self.put(
+            place, Row(rank_of(sight, None), sight.known, sight.backlog, share, last, 1 / told.weight, sight.until)
+        )
+        return sight
 
     def put(self, place: int, row: Row) -> None:
         """Write a row."""
@@ -109,9 +134,12 @@ class StandingTable:
         return [place for place, turn in zip(tied, turns, strict=True) if turn == first]
 
 
-def standing_table(count: int, module: ModuleType | None = CORE.module) -> StandingTable | _core.StandingTable:
+def standing_table(
+    count: int, settings: RouterSettings, module: ModuleType | None = CORE.module
+) -> StandingTable | _core.StandingTable:
     """A table of zeros, in the core that serves unless another is given."""
     if module is None:
-        return StandingTable(count)
-    table: _core.StandingTable = module.StandingTable(count)
+        return StandingTable(count, settings)
+    times = settings.load_window_s, settings.load_stale_s, settings.assignment_ttl_s, settings.prefill_ttl_s
+    table: _core.StandingTable = module.StandingTable(count, *times)
     return table

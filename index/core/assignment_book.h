@@ -12,9 +12,9 @@ class AssignmentBook {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   struct Seen {
-    double cost;
-    std::int64_t running, prefill;
-    double oldest, oldest_new, oldest_prefill;
+    double cost = 0;
+    std::int64_t running = 0, prefill = 0;
+    double oldest = kNever, oldest_new = kNever, oldest_prefill = kNever;
   };
 
   AssignmentBook(double ttl_s, double prefill_ttl_s, double half_life_s)

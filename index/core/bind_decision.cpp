@@ -2,6 +2,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
+#include <limits>
+
 #include "core/assignment_book.h"
 #include "core/bind_module.h"
 #include "core/guesses.h"
@@ -45,6 +48,24 @@ void put(StandingTable& table, std::size_t place, const nb::tuple& row) {
   for (std::size_t at = 0; at < 7; ++at) numbers[at] = nb::cast<double>(row[at]);
   const auto [rank, known, backlog, share, last, one, until] = numbers;
   checked(table, place) = {rank, known, backlog, share, last, one, until};
+}
+
+double or_nan(const nb::handle& number) {
+  return number.is_none() ? std::numeric_limits<double>::quiet_NaN() : nb::cast<double>(number);
+}
+
+nb::object or_none(double number) { return std::isnan(number) ? nb::none() : nb::object(nb::float_(number)); }
+
+void tell(StandingTable& table, std::size_t place, const nb::tuple& told) {
+  if (told.size() != 3) throw nb::value_error("what is told has three numbers");
+  checked(table, place);
+  table.told(place) = {or_nan(told[0]), or_nan(told[1]), nb::cast<double>(told[2])};
+}
+
+nb::tuple look(StandingTable& table, std::size_t place, AssignmentBook* book, double now, bool ends_reported) {
+  checked(table, place);
+  const auto [report, running, recent, backlog, until] = table.look(place, book, now, ends_reported);
+  return nb::make_tuple(or_none(report), or_none(running), recent, backlog, until);
 }
 
 void weigh(StandingTable& table, const nb::dict& saved, double prompt_tokens, double weight) {
@@ -97,9 +118,15 @@ void bind_decision(nb::module_& module) {
       .def_prop_ro("last", &AssignmentBook::last)
       .def("faded", &AssignmentBook::faded);
   nb::class_<StandingTable>(module, "StandingTable")
-      .def(nb::init<std::size_t>(), nb::arg("count"))
+      .def("__init__",
+           [](StandingTable* self, std::size_t count, double load_window_s, double load_stale_s, double assignment_ttl_s,
+              double prefill_ttl_s) {
+             new (self) StandingTable(count, {load_window_s, load_stale_s, assignment_ttl_s, prefill_ttl_s});
+           })
       .def_rw("limit", &StandingTable::limit)
       .def("put", &put)
+      .def("tell", &tell)
+      .def("look", &look, nb::arg("place"), nb::arg("book").none(), nb::arg("now"), nb::arg("ends_reported"))
       .def("rank", [](StandingTable& self, std::size_t place, double rank) { checked(self, place).rank = rank; })
       .def("ranks",
            [](StandingTable& self) {

@@ -33,7 +33,42 @@ bool loses(double backlog, double saved, const Shortest& shortest, double weight
   });
 }
 
+// `next_time` of router/load_guard.py, one time after the other.
+void come_first(double& first, double time, double now) {
+  constexpr double kMargin = 1e-6;
+  if (now <= time + kMargin && time - kMargin < first) first = time - kMargin;
+}
+
 }  // namespace
+
+// `look` of router/load_guard.py, and the row that router/standing_table.py makes of it.
+StandingSight StandingTable::look(std::size_t place, AssignmentBook* book, double now, bool ends_reported) {
+  const auto& [requests, sampled_at, weight] = told_[place];
+  const bool sampled = !std::isnan(sampled_at);
+  const bool told = !std::isnan(requests) && !(sampled && now - sampled_at > times_.load_stale);
+  const bool windowed = !told || !sampled;
+  const double since = windowed ? now - times_.load_window : sampled_at;
+  const AssignmentBook::Seen seen = book != nullptr ? book->seen(now, since) : AssignmentBook::Seen{};
+  double until = kInfinity;
+  come_first(until, seen.oldest + times_.assignment_ttl, now);
+  come_first(until, seen.oldest_prefill + times_.prefill_ttl, now);
+  if (windowed) come_first(until, seen.oldest_new + times_.load_window, now);
+  if (sampled) come_first(until, sampled_at + times_.load_stale, now);
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  StandingSight sight{kNone, kNone, seen.cost / weight, static_cast<double>(seen.prefill) / weight, until};
+  if (told) sight.report = (requests + seen.cost) / weight;
+  if (ends_reported) sight.running = static_cast<double>(seen.running) / weight;
+  const double running = ends_reported ? sight.running : 0.0;
+  const double share = book != nullptr ? book->share() : 0.0, last = book != nullptr ? book->last() : -kInfinity;
+  rows_[place] = {told ? sight.report : std::max(sight.recent, running),
+                  told ? sight.report : running,
+                  sight.backlog,
+                  share,
+                  last,
+                  1 / weight,
+                  until};
+  return sight;
+}
 
 double StandingTable::least_rank() const {
   double least = kInfinity;

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from app import bounded_http
+from app import bounded_http, short_http
+from app.known_heads import Known
 from tests.support.engine_events import prompt, vllm_stored
 from tests.support.fleet import fleet, instance, publish
 from tests.support.publisher import Publisher
@@ -149,6 +150,77 @@ def test_what_is_not_goes_the_ordinary_way() -> None:
             answers = [exchanged(run, request) for run in (short, ordinary)]
             assert answers[0] == answers[1], name
             assert short.short_route.answered == 0, name
+
+
+def test_a_head_that_came_before_needs_no_parser_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with both() as (short, ordinary):
+        known = watched(short, monkeypatch)
+        for name, request in SHORT.items():
+            answers = [exchanged(run, *[request] * 4, pause_s=0.02) for run in (short, ordinary)]
+            assert answers[0] == answers[1], name
+            assert answers[0].count(b"HTTP/1.1 200 OK\r\n") == 4, name
+            assert len(known) >= 3, name
+            known.clear()
+
+
+def test_a_request_after_a_known_head_is_judged_as_before_one() -> None:
+    with both() as (short, ordinary):
+        for name, request in ORDINARY.items():
+            answers = [exchanged(run, post(), post(), request, pause_s=0.02) for run in (short, ordinary)]
+            assert answers[0] == answers[1], name
+
+
+def test_a_known_head_with_another_body_is_judged_by_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = [JSON, b"{", b"{}", fields(explain=True), fields(token_ids=[-1]), fields(token_ids=[1] * 30), b"", JSON]
+    with both(limits={"body_bytes": 100_000}) as (short, ordinary):
+        known = watched(short, monkeypatch)
+        requests = [post(body) for body in (JSON, *bodies, fields(token_ids=[1] * 60_000))]
+        answers = [exchanged(run, *requests, pause_s=0.05) for run in (short, ordinary)]
+        assert answers[0] == answers[1]
+        assert len(known) >= len(bodies)
+
+
+def test_known_heads_in_pieces_and_together_are_requests_like_others() -> None:
+    request = post()
+    pieces = [request, request, request[:50], request[50:], request * 3, request + request[:-7], request[-7:], request]
+    with both() as (short, ordinary):
+        answers = [exchanged(run, *pieces, pause_s=0.02) for run in (short, ordinary)]
+        assert answers[0] == answers[1]
+        assert answers[0].count(b"HTTP/1.1 200 OK\r\n") == 9
+
+
+def test_a_connection_whose_heads_all_differ_keeps_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    with both() as (short, ordinary):
+        requests = [post(JSON, f"X-Request-Id: {number}") for number in range(20)]
+        answers = [exchanged(run, *requests, pause_s=0.005) for run in (short, ordinary)]
+        assert answers[0] == answers[1]
+        assert 0 < len(short.short_route.heads) <= short_http.HEADS_TRIED
+
+
+def test_a_quiet_connection_is_closed_and_a_busy_one_is_not() -> None:
+    with both(config={"timeout_keep_alive": 1}) as (short, _), connected(short) as connection:
+        for _ in range(12):
+            connection.sendall(post())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
+            time.sleep(0.2)
+        began = time.monotonic()
+        assert connection.recv(65536) == b""
+        assert 0.3 < time.monotonic() - began < ANSWER_S - 1
+
+
+def watched(run: Running, monkeypatch: pytest.MonkeyPatch) -> list[Known]:
+    """What the service finds of known heads from now on."""
+    found: list[Known] = []
+    find = run.short_route.heads.find
+
+    def watch(data: bytes) -> Known | None:
+        known = find(data)
+        if known is not None:
+            found.append(known)
+        return known
+
+    monkeypatch.setattr(run.short_route.heads, "find", watch)
+    return found
 
 
 @pytest.mark.parametrize("given", ["Bearer right", "bearer right", "Bearer wrong", "right", None])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from index.prompt import WorkerMatch
 from index.worker import Trust, Worker
-from router.assignment_book import Seen
 from router.assignments import Assignments
 from router.candidate import UNKNOWN_LOAD, Candidate, RouteQuery, WorkerLoad
 from router.changes import Changes
@@ -19,6 +18,7 @@ from router.route import Router
 from router.settings import RouterSettings
 from router.standing import Standing
 from tests.router.builders import candidate, query, worker
+from tests.router.seen import seen
 
 QUICK = RouterSettings(
     guard_floor_requests=2, load_window_s=1, load_stale_s=3, assignment_ttl_s=6, spread_half_life_s=5,
@@ -175,4 +175,4 @@ def test_the_cost_since_any_time_is_that_of_the_unfinished_requests(seed: int) -
             sent.pop(ended)
         since = now - dice.choice([0.0, 0.5, 2.0, 3.0, 7.0])
         alive = [cost for at, cost in sent.values() if at >= since and at > now - QUICK.assignment_ttl_s]
-        assert Seen(*assignments.seen(worker("a"), since)).cost == pytest.approx(sum(alive), abs=1e-6)
+        assert seen(assignments, worker("a"), since).cost == pytest.approx(sum(alive), abs=1e-6)
