@@ -47,6 +47,9 @@ class SlotArray {
       memory = mmap(nullptr, count * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (memory == MAP_FAILED) throw std::bad_alloc();
       if (count * sizeof(Slot) >= kHugeFrom) madvise(memory, count * sizeof(Slot), MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE  // all pages at once: slots are written all over the place, and each page would be a fault
+      madvise(memory, count * sizeof(Slot), MADV_POPULATE_WRITE);
+#endif
     } else {
       memory = std::calloc(count, sizeof(Slot));
       if (memory == nullptr) throw std::bad_alloc();
