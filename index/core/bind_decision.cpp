@@ -15,10 +15,6 @@ namespace nb = nanobind;
 namespace kvroute {
 namespace {
 
-std::span<const std::uint8_t> bytes_of(const nb::bytes& value) {
-  return {static_cast<const std::uint8_t*>(value.data()), value.size()};
-}
-
 std::string_view text_of(const nb::bytes& value) { return {value.c_str(), value.size()}; }
 
 nb::list holders(Guesses& guesses, const nb::bytes& tokens, const nb::bytes& area, double now) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/big_endian.h"
 #include "core/bind_module.h"
 #include "core/engine_time.h"
 #include "core/request_key.h"
@@ -94,26 +95,21 @@ class FrameReader {
   Error error_;
 };
 
-std::span<const std::uint8_t> bytes_of(nb::handle value) {
-  return {reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(value.ptr())),
-          static_cast<std::size_t>(PyBytes_GET_SIZE(value.ptr()))};
-}
-
 // The payload of a message [topic, seq, payload] with this number; null for any other message. `topic` may be empty:
 // then any will do.
 nb::handle payload_of(nb::handle message, std::span<const std::uint8_t> topic, std::uint64_t seq) {
   if (!PyList_Check(message.ptr()) || PyList_GET_SIZE(message.ptr()) != 3) return {};
-  std::array<nb::handle, 3> frames;
+  std::array<std::span<const std::uint8_t>, 3> frames;
   for (std::size_t at = 0; at < 3; ++at) {
-    frames[at] = PyList_GET_ITEM(message.ptr(), static_cast<Py_ssize_t>(at));
-    if (!PyBytes_Check(frames[at].ptr())) return {};
+    const nb::handle frame = PyList_GET_ITEM(message.ptr(), static_cast<Py_ssize_t>(at));
+    if (!PyBytes_Check(frame.ptr())) return {};
+    frames[at] = bytes_of(nb::borrow<nb::bytes>(frame));
   }
-  const auto said = bytes_of(frames[0]), number = bytes_of(frames[1]);
+  const auto& said = frames[0];
+  const auto& number = frames[1];
   if (!topic.empty() && !std::equal(said.begin(), said.end(), topic.begin(), topic.end())) return {};
-  if (number.size() != 8) return {};
-  std::uint64_t found = 0;
-  for (const std::uint8_t byte : number) found = found << 8 | byte;
-  return found == seq ? frames[2] : nb::handle();
+  if (number.size() != 8 || big_endian64(number.data()) != seq) return {};
+  return PyList_GET_ITEM(message.ptr(), 2);
 }
 
 // Of the messages from `at` on those that plainly go on with a stream: numbered from `seq` without a hole, none made
@@ -126,7 +122,7 @@ nb::tuple leading_run(const nb::list& messages, std::size_t at, const nb::bytes&
   for (; at < messages.size() && seq != ~0ull; ++at, ++seq) {
     const nb::handle payload = payload_of(messages[at], bytes_of(topic), seq);
     if (!payload.is_valid()) break;
-    const auto bytes = bytes_of(payload);
+    const auto bytes = bytes_of(nb::borrow<nb::bytes>(payload));
     const std::optional<double> ts = engine_time(bytes);
     if (!ts || !follows(*ts, newest, step_s)) break;
     newest = *ts;

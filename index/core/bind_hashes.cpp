@@ -14,10 +14,6 @@ namespace nb = nanobind;
 namespace kvroute {
 namespace {
 
-std::span<const std::uint8_t> bytes_of(const nb::bytes& value) {
-  return {static_cast<const std::uint8_t*>(value.data()), value.size()};
-}
-
 nb::bytes as_bytes(const Sha256Digest& digest) { return nb::bytes(digest.data(), digest.size()); }
 
 nb::bytes prompt_keys(const nb::bytes& root, const nb::bytes& tokens, std::size_t block_size) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/bind_module.h"
 #include "core/block_holders.h"
 #include "core/block_payload.h"
 
@@ -71,10 +72,6 @@ class Pool {
   std::vector<Layout> layouts_;
   Bits plain_;
 };
-
-inline std::span<const std::uint8_t> bytes_of(const nb::bytes& value) {
-  return {static_cast<const std::uint8_t*>(value.data()), value.size()};
-}
 
 inline RequestKey key_from(const nb::bytes& key) {
   if (key.size() != sizeof(RequestKey)) throw nb::value_error("a key is 8 bytes");

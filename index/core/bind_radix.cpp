@@ -19,10 +19,6 @@ static_assert(std::endian::native == std::endian::little, "tokens and handles ar
 constexpr Slot kMaxSlots = 1u << 20;
 constexpr std::size_t kLongPayload = 16'384;  // bytes from which on other threads may run while it is read
 
-std::span<const std::uint8_t> bytes_of(const nb::bytes& value) {
-  return {static_cast<const std::uint8_t*>(value.data()), value.size()};
-}
-
 nb::object taken(PyObject* made) {
   if (!made) throw nb::python_error();
   return nb::steal(made);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "core/big_endian.h"
 #include "core/sha256.h"
 
 #define XXH_INLINE_ALL
@@ -127,9 +128,7 @@ std::optional<HashAlgorithm> algorithm_named(std::string_view name) {
 }
 
 std::uint64_t BlockDigest::wire_number() const {
-  std::uint64_t number = 0;
-  for (std::size_t at = size - 8; at < size; ++at) number = number << 8 | bytes[at];
-  return number;
+  return big_endian64(bytes.data() + size - 8);
 }
 
 BlockDigester::BlockDigester(HashAlgorithm algorithm) : algorithm_(algorithm) {}

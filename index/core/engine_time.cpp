@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 
+#include "core/big_endian.h"
+
 namespace kvroute {
 namespace {
 
@@ -12,9 +14,7 @@ constexpr double kPlaceholderBelow = 1e9;  // seconds since 1970: what lies befo
 
 std::optional<double> engine_time(std::span<const std::uint8_t> payload) {
   if (payload.size() < 10 || (payload[0] & 0xf0) != 0x90 || payload[0] < 0x92 || payload[1] != 0xcb) return {};
-  std::uint64_t bits = 0;
-  for (std::size_t at = 2; at < 10; ++at) bits = bits << 8 | payload[at];
-  const auto ts = std::bit_cast<double>(bits);
+  const auto ts = std::bit_cast<double>(big_endian64(&payload[2]));
   return std::isfinite(ts) ? std::optional(ts) : std::nullopt;
 }
 
