@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 from rich.text import Text
 
@@ -25,6 +26,8 @@ from index.native import FAULT
 
 BAD_SETTINGS = 2
 
+_log = structlog.stdlib.get_logger("kvroute.settings")
+
 main = typer.Typer(
     help="A cache-aware router for vLLM and SGLang.",
     no_args_is_help=True,
@@ -38,6 +41,21 @@ Token = Annotated[str | None, typer.Option("--token", envvar="KVROUTE_AUTH__TOKE
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, max=600.0, help="seconds for each answer")]
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(VERSION)
+        raise typer.Exit
+
+
+@main.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A cache-aware router for vLLM and SGLang."""
+
+
 @main.command()
 def serve(
     config: Annotated[Path | None, typer.Option("--config", envvar="KVROUTE_CONFIG", help="settings file")] = None,
@@ -47,6 +65,8 @@ def serve(
     """Run the router. SIGTERM and SIGINT stop it after the requests in flight."""
     settings = _startable(config)
     configure_logs(settings.log)
+    for doubt in doubts(settings, os.environ):
+        _log.warning("settings", doubt=doubt)
     from app.serving import run  # noqa: PLC0415 - the other commands need not wait for the whole application
 
     if not run(settings, host, port):
@@ -66,7 +86,7 @@ def config_check(file: Annotated[Path, typer.Argument(help="settings file")]) ->
     out = console()
     out.print(summary(settings))
     out.print(instances_table(settings))
-    for doubt in doubts(settings):
+    for doubt in doubts(settings, os.environ):
         out.print(Text(doubt, style="yellow"))
 
 

@@ -14,6 +14,8 @@ BROKEN = "every batch of its event stream was unusable: see wire_errors; is this
 
 SILENT = "does not answer, neither at its url nor with events: is it running?"
 
+UNREACHED = "was never reached, neither at its url nor with events: is the url right?"
+
 UNCERTAIN = "what it holds counts for nothing until its event stream is heard again"
 
 
@@ -47,7 +49,10 @@ def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | 
         return BROKEN
     if tracked.uncertain(now):
         return UNCERTAIN
-    return tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
+    given = tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
+    if given is None and instance.reachable is False and instance.state_of(tracked, now) is WorkerState.CONNECTING:
+        return UNREACHED
+    return given
 
 
 def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float) -> dict[str, object]:

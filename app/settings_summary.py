@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
 from rich.table import Table
@@ -43,11 +43,14 @@ def instances_table(settings: Settings) -> Table:
     return made
 
 
-def doubts(settings: Settings) -> Iterator[str]:
+def doubts(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
     """What is allowed and yet hardly meant, in sentences.
 
-    vLLM takes any text as its seed, but CPython starts with few: a process that has another one has set it itself.
+    KVROUTE_TOKEN is the token's name for gateways and docker-compose.yml. vLLM takes any text as its seed, but CPython
+    starts with few: a process that has another one has set it itself.
     """
+    if environ.get("KVROUTE_TOKEN") and settings.auth.token is None:
+        yield "KVROUTE_TOKEN is set, but the router asks for no token: it reads auth.token, or KVROUTE_AUTH__TOKEN"
     seeds = {"hash.seed": settings.hash.seed}
     seeds |= {f"models.{shown(model)}.hash.seed": settings.hash_for(model).seed for model in settings.models}
     for key, seed in seeds.items():

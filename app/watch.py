@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
@@ -114,8 +115,9 @@ class Watch:
                     self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s
                 )
         except EngineUnreachable as error:
+            level = logging.DEBUG if instance.reachable is False else logging.WARNING
             self._reached(False)
-            _log.debug("engine does not answer", instance=own.id, error=str(error))
+            _log.log(level, "engine does not answer", instance=own.id, error=str(error))
             return
         self._reached(True)
         facts = joined(instance.facts, facts)

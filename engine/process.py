@@ -54,6 +54,11 @@ class Process:
         """Whether the claim alone proves that the process is the known one."""
         return self._claimed is not None and self._claimed == self.known
 
+    @property
+    def is_other(self) -> bool:
+        """Whether the claim alone proves that it is another one."""
+        return self._claimed is not None and self.known is not None and self._claimed != self.known
+
     def settle(self, same: bool) -> list[tuple[int, bytes]]:
         """The doubt is over. The batches set aside, in order of arrival."""
         if self._claimed is not None or not same:

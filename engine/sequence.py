@@ -395,9 +395,10 @@ class Sequence:
 
     def _end_doubt(self, same: bool, now: float) -> None:
         self._link = "up"
+        reason = "restart" if self._process.is_other else "reconnect"
         aside = self._process.settle(same)
         if not same:
-            self._begin("reconnect")
+            self._begin(reason)
         elif self._resuming:
             self._signals.append(Resumed())
         self._resuming = False

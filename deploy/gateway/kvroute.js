@@ -47,9 +47,12 @@ async function again(r) {
     await send(r, tried.map(one => one.url));
 }
 
-// nginx itself refused.
+// nginx itself refused, or found no engine without a router's help.
 function failed(r) {
     const status = Number(r.variables.status);
+    if (r.variables.kvroute_fallback && status >= 502 && status <= 504) {
+        return refuse(r, status, 'no engine of the model answered', 'engine_failed');
+    }
     refuse(r, status, MESSAGES[status] || 'the gateway failed');
 }
 

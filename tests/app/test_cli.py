@@ -164,6 +164,20 @@ def test_config_check_doubts_a_seed_with_which_no_engine_starts(seed: str, tmp_p
     assert subprocess.run([sys.executable, "-c", ""], env=environment, capture_output=True, check=False).returncode != 0
 
 
+@pytest.mark.parametrize(("settings", "doubted"), [("{}", True), ("auth: {token: right}", False)])
+def test_a_token_that_only_gateways_read_is_doubted(settings: str, doubted: bool, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(settings)
+    result = runner.invoke(main, ["config-check", str(file)], env={"KVROUTE_TOKEN": "x"})
+    assert (result.exit_code, "KVROUTE_TOKEN is set" in result.stdout) == (0, doubted)
+
+
+def test_the_version_is_an_option_too() -> None:
+    said = [runner.invoke(main, [word]) for word in ("version", "--version")]
+    assert said[0].exit_code == said[1].exit_code == 0
+    assert said[0].stdout == said[1].stdout
+
+
 @pytest.mark.parametrize("seed", ["4294967295", "0", "042", " 7", "+7", "random", ""])
 def test_config_check_takes_every_seed_that_python_takes(seed: str, tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"

@@ -204,7 +204,8 @@ async def test_a_position_is_resumed_when_fingerprint_or_last_batch_prove_the_pr
         assert follower.verdicts == [Resumed()] + ([] if replay else [Clear("gap", PARTIAL)])
         assert follower.held[0].seq == (4 if replay else live)
     else:
-        assert follower.verdicts == [Clear("reconnect", PARTIAL)]
+        why = "reconnect" if None in (known, told) else "restart"
+        assert follower.verdicts == [Clear(why, PARTIAL)]
 
 
 async def followed(context: zmq.asyncio.Context, publisher: Publisher, fingerprint: str | None) -> Position:

@@ -29,7 +29,8 @@ def test_another_process_after_a_reconnect_is_replayed_from_0(fingerprint: str |
     assert stream.asked() == 0
     stream.live(6, process="q")
     stream.answer(*range(7), process="q")
-    assert stream.said() == ["down", "up", "reconnect:exact", *(f"{n}r" for n in range(6)), "6"]
+    why = "reconnect" if fingerprint is None else "restart"
+    assert stream.said() == ["down", "up", f"{why}:exact", *(f"{n}r" for n in range(6)), "6"]
 
 
 def test_nothing_is_asked_while_the_link_is_down() -> None:
@@ -50,7 +51,7 @@ def test_live_batches_wait_for_the_verdict() -> None:
     stream.live(1, process="q")
     assert stream.said() == ["down", "up"]
     stream.tell("q")
-    assert stream.said() == ["reconnect:exact", "0", "1"]
+    assert stream.said() == ["restart:exact", "0", "1"]
 
 
 def test_a_verdict_that_does_not_come_is_unknown() -> None:
@@ -68,7 +69,7 @@ def test_a_new_process_that_published_nothing_leaves_no_dead_blocks() -> None:
     stream = started(0, 1)
     reconnected(stream, "q")
     stream.answer()
-    assert stream.said() == ["down", "up", "reconnect:exact"]
+    assert stream.said() == ["down", "up", "restart:exact"]
     stream.live(0, process="q")
     assert stream.said() == ["0"]
 
@@ -86,7 +87,7 @@ def test_a_replay_that_takes_long_does_not_keep_a_former_process_alive() -> None
     stream = started(0, 1)
     reconnected(stream, "q")
     stream.wait(LIMITS.settle_s)
-    assert stream.said() == ["down", "up", "reconnect:partial"]
+    assert stream.said() == ["down", "up", "restart:partial"]
     stream.answer(0, process="q")
     assert stream.said() == ["start:exact", "0r"]
 
@@ -130,7 +131,7 @@ def test_a_verdict_of_a_former_connection_does_not_count() -> None:
     stream.sequence.verdict(stale, "p", stream.now)
     stream.tell("q")
     stream.answer(0, process="q")
-    assert stream.said() == ["down", "up", "down", "up", "reconnect:exact", "0r"]
+    assert stream.said() == ["down", "up", "down", "up", "restart:exact", "0r"]
 
 
 def test_batches_of_a_connection_that_broke_before_its_verdict_are_not_mixed_in() -> None:
@@ -142,7 +143,7 @@ def test_batches_of_a_connection_that_broke_before_its_verdict_are_not_mixed_in(
     stream.sequence.link_up(stream.now)
     stream.live(2, process="r")
     stream.tell("r")
-    assert stream.said() == ["down", "up", "down", "up", "reconnect:partial", "2"]
+    assert stream.said() == ["down", "up", "down", "up", "restart:partial", "2"]
 
 
 def test_too_much_to_hold_back_for_a_verdict_counts_as_unknown() -> None:
@@ -340,6 +341,7 @@ def test_a_position_is_resumed_when_fingerprint_or_digest_prove_the_process(
     stream = Stream(replay, resume=Position(5, known, digest, trust), connected=False)
     stream.connect(told)
     stream.live(5)
+    why = "reconnect" if None in (known, told) or known == told else "restart"
     looked = None in (known, told) and replay and digest is not None and len(digest) == 8
     if looked:
         assert stream.asked() == 4
@@ -349,9 +351,9 @@ def test_a_position_is_resumed_when_fingerprint_or_digest_prove_the_process(
         assert stream.sequence.position == Position(6, told or known, xxh3_64_digest(payload(5)), trust)
     elif replay:
         stream.answer(0, 1)
-        assert stream.said()[:4] == ["up", "reconnect:exact", "0r", "1r"]
+        assert stream.said()[:4] == ["up", f"{why}:exact", "0r", "1r"]
     else:
-        assert stream.said() == ["up", "reconnect:partial", "5"]
+        assert stream.said() == ["up", f"{why}:partial", "5"]
 
 
 def test_a_position_can_be_resumed_again_before_anything_new_came() -> None:

@@ -155,6 +155,7 @@ def test_when_every_engine_is_dead_the_error_has_the_openai_form(engines: list[C
         answer = gateway.http.post("/v1/completions", json=completion(prompt(1)))
         assert answer.status_code == 502
         assert answer.json()["error"]["type"] == "server_error"
+        assert answer.json()["error"]["code"] == "engine_failed"
         assert gateway.http.get("/v1/models").status_code == 502
 
 
