@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from ipaddress import IPv4Address
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
@@ -80,6 +81,8 @@ def _require_encodable(url: str) -> None:
     """Refuse a host that no HTTP client can name (bad punycode, labels that are too long)."""
     try:
         host = httpx.URL(url).host
+        if "\\" in url or (":" not in host and host.rstrip(".").rpartition(".")[2].isdigit()):
+            IPv4Address(host)  # 127.1 and 2130706433 are addresses to some clients and names to others
         if host.isascii() and ":" not in host:
             host.encode("idna")
     except (httpx.InvalidURL, ValueError):

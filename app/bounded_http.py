@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of a head that is not complete; one read from the socket more is taken at most."""
@@ -45,7 +45,7 @@ class BoundedHttp(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not None and self.cycle is not before:
-            answering: Any = _AnsweredFirst(self)
+            answering: Any = _AnsweredFirst(self, self.cycle)
             self.cycle.transport = answering
 
     def on_body(self, body: bytes) -> None:
@@ -64,12 +64,12 @@ class BoundedHttp(HttpToolsProtocol):
             self._end.cancel()
         super().connection_lost(exc)
 
-    def close_answered(self) -> None:
+    def close_answered(self, cycle: RequestResponseCycle) -> None:
         """Close; when a part of the request is still to come, only once the client had time to read the answer."""
-        if self.cycle is None or not self.cycle.more_body:
-            self.transport.close()
-        else:
+        if cycle.more_body:
             self._linger()
+        else:
+            self.transport.close()
 
     def _linger(self) -> None:
         if self._left_bytes is not None or self.transport.is_closing():
@@ -85,18 +85,21 @@ class BoundedHttp(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         """Answer 431, unless another answer is under way, and close."""
         self.logger.warning("The head of a request is too large.")
-        if self.cycle is None or self.cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()
+        else:
             length = str(len(_TOO_LARGE)).encode()
             head = [STATUS_LINE[431], b"content-type: text/plain; charset=utf-8\r\n", b"content-length: ", length]
             self.transport.write(b"".join([*head, b"\r\nconnection: close\r\n\r\n", _TOO_LARGE]))
-        self._linger()
+            self._linger()
 
 
 class _AnsweredFirst:
     """The transport of one request on the ordinary way, closed as its connection sees fit."""
 
-    def __init__(self, connection: BoundedHttp) -> None:
+    def __init__(self, connection: BoundedHttp, cycle: RequestResponseCycle) -> None:
         self._connection = connection
+        self._cycle = cycle
 
     def __getattr__(self, name: str) -> object:
         found: object = getattr(self._connection.transport, name)
@@ -104,4 +107,4 @@ class _AnsweredFirst:
 
     def close(self) -> None:
         """The answer is written."""
-        self._connection.close_answered()
+        self._connection.close_answered(self._cycle)

@@ -144,7 +144,7 @@ class ShortHttp(BoundedHttp):
             form, query, body_at = known
             body = data[body_at:]
             if len(body) <= self._route.max_body_bytes and self._answered(form, query, body):
-                self._tries = HEADS_TRIED
+                self._tries, self._head_bytes = HEADS_TRIED, 0
                 self._rest()
                 return
             self._turn = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from http import HTTPStatus
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import msgspec
 from engine.http_client import HttpClient
 
 ANSWER_LIMIT_BYTES = 8 << 20
+_CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
 
 
 class EngineUnreachable(Exception):
@@ -41,19 +43,19 @@ async def fetch(
     post: bytes | None = None,
     limit_bytes: int = ANSWER_LIMIT_BYTES,
 ) -> Answer:
-    """GET, or POST of JSON bytes. `timeout_s` covers the whole exchange. Redirects are answers, not followed."""
-    headers = {"accept-encoding": "identity"} | ({} if post is None else {"content-type": "application/json"})
-    exchange = client.session().request(
-        "GET" if post is None else "POST",
-        url,
-        data=post,
-        headers=headers,
-        allow_redirects=False,
-        timeout=aiohttp.ClientTimeout(total=timeout_s),
-    )
+    """GET, or POST of JSON bytes that may come twice. `timeout_s` covers all of it. Redirects are not followed.
+
+    A call that finds its connection closed is made once more: the engine may have closed it while it was quiet.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout_s
     try:
-        async with exchange as answer:
-            return Answer(answer.status, await _read(answer, limit_bytes))
+        try:
+            return await _exchange(client, url, timeout_s, post, limit_bytes)
+        except _CLOSED as error:
+            if isinstance(error, aiohttp.ClientConnectorError) or loop.time() >= end:
+                raise
+        return await _exchange(client, url, end - loop.time(), post, limit_bytes)
     except TimeoutError:
         raise EngineUnreachable(f"no answer from {url} within {timeout_s:g} s", timed_out=True) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a host that cannot be encoded
@@ -88,11 +90,30 @@ def json_object(body: bytes, source: str) -> dict[str, object]:
     return value
 
 
+async def _exchange(client: HttpClient, url: str, timeout_s: float, post: bytes | None, limit_bytes: int) -> Answer:
+    headers = {"accept-encoding": "identity"} | ({} if post is None else {"content-type": "application/json"})
+    exchange = client.session().request(
+        "GET" if post is None else "POST",
+        url,
+        data=post,
+        headers=headers,
+        allow_redirects=False,
+        timeout=aiohttp.ClientTimeout(total=timeout_s),
+    )
+    async with exchange as answer:
+        return Answer(answer.status, await _read(answer, limit_bytes))
+
+
 def _reason(error: Exception) -> str:
-    """The system's words where it has some: aiohttp's name the address again, which the URL says."""
+    """A line. The system's words where it has some: aiohttp's name the address again, which the URL says."""
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
-    return str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the connection was closed"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the answer broke off, or is not encoded as it says"
+    text = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+    return (text.strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 async def _read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:

@@ -12,7 +12,8 @@ from typing import Self
 import aiohttp
 
 MOST_CONNECTIONS = 1024
-KEEP_ALIVE_S = 30.0
+KEEP_ALIVE_S = 4.0
+"""Engines under uvicorn close a quiet connection after 5 s: who closes later may ask on one that is being closed."""
 
 
 class HttpClient:

@@ -168,7 +168,9 @@ class KvrouteRouting(CustomLogger):  # type: ignore[misc]  # LiteLLM is not ther
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=256), headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
+                connector=aiohttp.TCPConnector(limit=256, keepalive_timeout=4.0),
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
             self._loop = loop
         return self._client

@@ -330,6 +330,31 @@ def test_stopping_answers_what_is_under_way() -> None:
         assert connection.recv(65536) == b""
 
 
+def test_line_ends_between_requests_do_not_add_up() -> None:
+    """Some clients send one after a body."""
+    with serving(fleet(instance("a"))) as run, connected(run) as connection:
+        for _ in range(40):
+            connection.sendall(post())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
+            connection.sendall(b"\r\n" * 1500)
+            time.sleep(0.005)
+
+
+@pytest.mark.parametrize("refused", ["compressed", "compressed on the way", "to be closed", "far too large"])
+@pytest.mark.parametrize("behind", ["a head", "a request", "half a request"])
+def test_what_comes_behind_a_request_that_ends_the_connection_is_not_run(
+    refused: str, behind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n"
+    second = {"a head": head, "a request": post(), "half a request": post()[:-10]}[behind]
+    with serving(fleet(instance("a"))) as run:
+        with connected(run) as connection:
+            answer = cut_off(connection, ORDINARY[refused] + second)
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert run.short_route.answered == 0
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 HEADS = {
     "a header": b"x: " + b"a" * 400_000,
     "many headers": b"a: b\r\n" * 80_000,

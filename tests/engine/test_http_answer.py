@@ -91,6 +91,30 @@ async def test_what_is_no_whole_answer_is_an_engine_that_does_not_answer(said: b
         with pytest.raises(EngineUnreachable) as caught:
             await fetch(client, url, 5)
         assert not caught.value.timed_out
+        detail = str(caught.value)
+        assert len(detail) < 260
+        assert detail.isprintable()
+        assert "400, message" not in detail
+
+
+async def test_a_kept_connection_that_the_engine_has_closed_costs_no_answer() -> None:
+    connections = 0
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer_once, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/tokenize"
+    async with server, HttpClient() as client:
+        for number in range(1, 11):
+            assert await fetch(client, url, 5, post=b"{}") == (200, b"{}")
+            assert connections == number
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("url", ["http://a\ud800b:1/", "http://" + "a" * 70 + ":1/", "http://[::1/", "http://h:99999/"])
