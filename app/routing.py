@@ -29,13 +29,11 @@ from index.index import Index
 from index.prompt import Prompt, WorkerMatch
 from index.worker import EngineKind, Worker
 from router.candidate import Candidate, Decision, RouteQuery
-from router.recent import Recent
 from router.request_id import new_request_id
 from router.route import Router
 
 _log = structlog.stdlib.get_logger("kvroute.route")
 
-REMEMBERED_REQUESTS = 131_072
 SHOWN_NAMES = 20
 """Unknown candidates that an error names at most."""
 TOKENISE_LOG_S = 10.0
@@ -82,7 +80,6 @@ class Routing:
     client: HttpClient
     limits: LimitSettings
     repeats: Repeats = field(default_factory=lambda: Repeats(TOKENISE_LOG_S))
-    sent: Recent[Sent] = field(default_factory=Recent)
     standings: Standings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -155,8 +152,8 @@ class Routing:
         """The engine's usage for a request: load goes down, delivered tokens are compared. Raises Problem 404."""
         if not self.router.finished(request_id, time.monotonic()):
             raise Problem(404, "the request is unknown or expired", field="request_id")
-        sent = self.sent.pop(request_id)
-        if sent is None or report.cached_tokens is None or self.fleet.get(sent.instance) is None:
+        sent = self.router.take_note(request_id)
+        if not isinstance(sent, Sent) or report.cached_tokens is None or self.fleet.get(sent.instance) is None:
             return
         prompt = report.prompt_tokens if report.prompt_tokens is not None else sent.prompt
         if prompt is not None:  # else nobody knows of how many
@@ -164,12 +161,9 @@ class Routing:
 
     def _leave_trace(self, routed: Routed, query: RouteQuery, unknown: int, now: float) -> None:
         chosen = routed.chosen
-        self.router.record(routed.request_id, routed.decision, query, now)
         promised = None if query.prompt_tokens is None else chosen.reusable
         sent = Sent(routed.target.model, chosen.worker.instance, query.prompt_tokens, promised)
-        self.sent.add(routed.request_id, sent)
-        if len(self.sent) > REMEMBERED_REQUESTS and (oldest := self.sent.oldest()) is not None:
-            self.sent.pop(oldest)
+        self.router.record(routed.request_id, routed.decision, query, now, sent)
         counts = None if query.prompt_tokens is None else (query.prompt_tokens, chosen.matched, chosen.reusable)
         self.metrics.routed(routed.target.model, routed.decision.reason, counts)
         if unknown:

@@ -30,6 +30,7 @@ class _Assigned(msgspec.Struct, gc=False):
     at: float
     book: Book
     number: int
+    note: object
 
 
 class Assignments:
@@ -60,8 +61,21 @@ class Assignments:
         if self._now >= self._none_due:
             self._expire()
 
-    def add(self, request_id: str, worker: Worker, *, weight: float, prompt: int, reusable: int, now: float) -> None:
-        """A request was sent to `worker`: `prompt` tokens (0 when not known), of which it reuses `reusable`."""
+    def add(
+        self,
+        request_id: str,
+        worker: Worker,
+        *,
+        weight: float,
+        prompt: int,
+        reusable: int,
+        now: float,
+        note: object = None,
+    ) -> None:
+        """A request was sent to `worker`: `prompt` tokens (0 when not known), of which it reuses `reusable`.
+
+        `note` is kept for `take_note` while the request is known.
+        """
         self.advance(now)
         requests = self._requests
         if request_id in requests:
@@ -70,7 +84,7 @@ class Assignments:
         cost = round(cost * _COST_STEPS) / _COST_STEPS
         book = self._books.get(worker) or self._new_book(worker)
         number = book.add(self._now, cost, max(prompt - reusable, 0), 1 / weight)
-        requests.add(request_id, _Assigned(worker, self._now, book, number))
+        requests.add(request_id, _Assigned(worker, self._now, book, number, note))
         self.changes.note(worker)
         while len(requests) > self._settings.request_limit and (oldest := requests.oldest()) is not None:
             self._drop_request(oldest)
@@ -95,6 +109,14 @@ class Assignments:
         self._last_finish = self._now
         self._end(request)
         return True
+
+    def take_note(self, request_id: str) -> object:
+        """What `add` was given to keep, once; None afterwards, and for an id that is unknown or expired."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        note, request.note = request.note, None
+        return note
 
     @property
     def now(self) -> float:

@@ -92,11 +92,14 @@ class Router:
         reason = _reason_among(query, standing, longest, reusable, chosen == session)
         return Decision(worker, reason, {}, reusable, standing.weights[chosen])
 
-    def record(self, request_id: str, decision: Decision, query: RouteQuery, now: float) -> None:
-        """The request goes where `decision` says: count it as load, guess from it, remember the session."""
+    def record(self, request_id: str, decision: Decision, query: RouteQuery, now: float, note: object = None) -> None:
+        """The request goes where `decision` says: count it as load, guess from it, remember the session.
+
+        `note` is kept for `take_note` while the request is known.
+        """
         worker, prompt = decision.worker, query.prompt_tokens or 0
         self._assignments.add(
-            request_id, worker, weight=decision.weight, prompt=prompt, reusable=decision.reusable, now=now
+            request_id, worker, weight=decision.weight, prompt=prompt, reusable=decision.reusable, now=now, note=note
         )
         if query.session_id is not None:
             self._sessions.remember(query.namespace, query.session_id, worker, now)
@@ -110,6 +113,10 @@ class Router:
     def finished(self, request_id: str, now: float) -> bool:
         """The request is over. False: the id is unknown or expired."""
         return self._assignments.finished(request_id, now)
+
+    def take_note(self, request_id: str) -> object:
+        """What `record` was given to keep, once; None for an id that is unknown or expired."""
+        return self._assignments.take_note(request_id)
 
     def inflight_prefill_tokens(self, worker: Worker, now: float | None = None) -> int:
         """Prompt tokens sent to `worker` and not known to be computed. `now` None: as of the last call with a time."""
