@@ -250,7 +250,7 @@ class BlockHolders:
         return any(of == group and table.get(key, 0) & worker.bit for (of, _), table in self.tables.items())
 
     def matches(
-        self, prompt: Prompt, names: list[Worker], eagles: Set[int], only: Collection[Worker]
+        self, prompt: Prompt, names: list[Worker], eagles: Set[int], only: Collection[Worker] | None
     ) -> dict[Worker, WorkerMatch]:
         """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first."""
         plain = sum(worker.bit for worker in self._workers.values() if worker.plain)
@@ -258,7 +258,7 @@ class BlockHolders:
         found: dict[Worker, WorkerMatch] = {}
         for number, depth, *media in reversed(walk(self.tables, prompt, size, plain, 0)):
             worker = names[number]
-            if worker in only:
+            if only is None or worker in only:
                 blocks = min(depth, most)
                 if blocks > 0 and number in eagles:
                     blocks -= 1

@@ -32,6 +32,19 @@ class _Pool:
     fleet: HashDomain
     names: list[Worker] = field(default_factory=list)
     """By number; the last one that had it, where a number is free."""
+    compared: tuple[Collection[Worker], bool] | None = None
+    """What `is_within` was asked last, and the answer."""
+
+    def rename(self, number: int, worker: Worker) -> None:
+        """A number means this worker from now on; also one behind the last."""
+        self.names[number : number + 1] = [worker]
+        self.compared = None
+
+    def is_within(self, some: Collection[Worker]) -> bool:
+        """Whether `some` are known to hold all names. Mostly every request asks with the same frozenset."""
+        if self.compared is None or self.compared[0] is not some:
+            self.compared = some, isinstance(some, frozenset) and some.issuperset(self.names)
+        return self.compared[1]
 
 
 @dataclass(slots=True)
@@ -193,7 +206,7 @@ class BlockPools:
         found: dict[Worker, WorkerMatch] = {}
         for pool in [pool for (of, _), pool in self._pools.items() if of == model]:
             names, index = pool.names, pool.index
-            here = index.holders.matches(prompt, names, index.eagles, only)
+            here = index.holders.matches(prompt, names, index.eagles, None if pool.is_within(only) else only)
             found = found | here if found else here
             if not index.grouped:
                 continue
@@ -251,7 +264,7 @@ class BlockPools:
         domain = pool.fleet if member.shared else None
         member.blocks = pool.index.add(member.spec.eagle, member.spec.match_unit, domain)
         number = member.blocks.number
-        pool.names[number : number + 1] = [worker]  # also one behind the last
+        pool.rename(number, worker)
         return member.blocks
 
     def _move(self, worker: Worker, member: _Member, old: BlockWorker, block_size: int) -> BlockWorker:

@@ -68,9 +68,9 @@ class Holders(Protocol):
         """Whether a worker holds a request key in a group, in any medium."""
 
     def matches(
-        self, prompt: Prompt, names: list[Worker], eagles: Set[int], only: Collection[Worker]
+        self, prompt: Prompt, names: list[Worker], eagles: Set[int], only: Collection[Worker] | None
     ) -> dict[Worker, WorkerMatch]:
-        """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first.
+        """The matches of those plain workers of `only` (None: of all) that hold anything, the deepest first.
 
         `names`: the workers by number; `eagles`: those of them that drop a block of what they find.
         """

@@ -161,7 +161,7 @@ class NativeHolders:
         return held
 
     def matches(
-        self, prompt: Prompt, names: list[Worker], eagles: Set[int], only: Collection[Worker]
+        self, prompt: Prompt, names: list[Worker], eagles: Set[int], only: Collection[Worker] | None
     ) -> dict[Worker, WorkerMatch]:
         """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first."""
         found: dict[Worker, WorkerMatch] = self._core.matches(

@@ -92,7 +92,7 @@ nb::dict matches(const Pool& pool, const nb::bytes& root, const nb::bytes& token
   for (auto depth = depths.rbegin(); depth != depths.rend(); ++depth) {
     if (depth->number >= names.size()) throw nb::index_error("a worker without a name");
     const nb::handle worker = PyList_GET_ITEM(names.ptr(), static_cast<Py_ssize_t>(depth->number));
-    const int asked = PySequence_Contains(only.ptr(), worker.ptr());
+    const int asked = only.is_none() ? 1 : PySequence_Contains(only.ptr(), worker.ptr());
     if (asked == 0) continue;
     const bool eagle = asked > 0 && any_eagle && eagles.contains(nb::int_(depth->number));
     if (asked < 0 || PyDict_SetItem(found.ptr(), worker.ptr(), making.of(worker, *depth, eagle).ptr()) < 0) {
@@ -105,7 +105,8 @@ nb::dict matches(const Pool& pool, const nb::bytes& root, const nb::bytes& token
 }  // namespace
 
 void bind_match(nb::class_<Pool>& pool) {
-  pool.def("matches", &matches)
+  pool.def("matches", &matches, nb::arg("root"), nb::arg("tokens"), nb::arg("extras"), nb::arg("names"),
+           nb::arg("eagles"), nb::arg("only").none(), nb::arg("type"))
       .def("walk_one",
            [](const Pool& self, const nb::bytes& root, const nb::bytes& tokens, const nb::list& extras,
               std::uint32_t number, std::uint32_t group) {

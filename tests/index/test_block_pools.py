@@ -333,3 +333,21 @@ def test_groups_beyond_the_bound_are_refused(play: Play) -> None:
     assert play.delta.lossy
     play.store(A, [2], range(5, 9), parent=1, group=255, kind="full_attention")
     assert play.delta.skipped == {"group_limit": 300 - 256}
+
+
+def test_who_is_not_asked_for_is_left_out_whoever_has_come_since(play: Play) -> None:
+    prompt, alone, both = Prompt(array("I", range(8)).tobytes()), frozenset([A]), frozenset([A, B])
+
+    def holders(only: frozenset[Worker]) -> set[Worker]:
+        return set(play.pools.match("m", prompt, only, None))
+
+    play.store(A, [1], range(4))
+    assert [holders(only) for only in (alone, alone, both)] == [{A}, {A}, {A}]
+    play.store(B, [1], range(4))
+    assert [holders(only) for only in (both, alone, alone, both)] == [{A, B}, {A}, {A}, {A, B}]
+    play.pools.remove(B)
+    play.pools.add(B, WorkerSpec("m", EngineKind.VLLM))
+    assert [holders(only) for only in (alone, both)] == [{A}, {A}]
+    play.store(D, [1], range(4))
+    play.store(B, [1], range(4))
+    assert [holders(only) for only in (alone, both, frozenset([D]))] == [{A}, {A, B}, set()]
