@@ -14,6 +14,7 @@ import httpx
 
 _UNSAFE = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_NO_HOST = "must have a host name that can be looked up"
 
 
 def normal_url(text: str) -> str:
@@ -79,14 +80,16 @@ def _split(text: str) -> SplitResult:
 
 def _require_encodable(url: str) -> None:
     """Refuse a host that no HTTP client can name (bad punycode, labels that are too long)."""
+    if "\\" in url:  # a slash to some clients
+        raise ValueError(_NO_HOST)
     try:
         host = httpx.URL(url).host
-        if "\\" in url or (":" not in host and host.rstrip(".").rpartition(".")[2].isdigit()):
+        if ":" not in host and host.rstrip(".").rpartition(".")[2].isdigit():
             IPv4Address(host)  # 127.1 and 2130706433 are addresses to some clients and names to others
         if host.isascii() and ":" not in host:
             host.encode("idna")
     except (httpx.InvalidURL, ValueError):
-        raise ValueError("must have a host name that can be looked up") from None
+        raise ValueError(_NO_HOST) from None
 
 
 def _authority(parts: SplitResult) -> str:
