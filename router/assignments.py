@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _COST_STEPS = 2.0**32
 """Costs are whole multiples of 1 / _COST_STEPS: their sums are exact, so adding and taking away leaves no remainder."""
 
-_MARGIN_S = 1e-6
-"""Adding up times rounds; so much before an expiry it is looked for."""
+MARGIN_S = 1e-6
+"""Adding up times rounds; known times are looked for so much before and after."""
 
 
 class _Assigned(msgspec.Struct, gc=False):
@@ -165,10 +165,10 @@ class Assignments:
         while (oldest := self._requests.oldest()) is not None:
             request = self._requests.get(oldest)
             if request is not None and self._now - request.at < ttl_s:
-                self._none_due = request.at + ttl_s - _MARGIN_S
+                self._none_due = request.at + ttl_s - MARGIN_S
                 return
             self._drop_request(oldest)
-        self._none_due = self._now + ttl_s - _MARGIN_S  # whatever is added later
+        self._none_due = self._now + ttl_s - MARGIN_S  # whatever is added later
 
     def _drop_request(self, request_id: str) -> None:
         request = self._requests.pop(request_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from index.worker import Trust, Worker
 from router.assignment_book import NOTHING
-from router.assignments import Assignments
+from router.assignments import MARGIN_S, Assignments
 from router.backlog import Queue, outweighed
 from router.candidate import Candidate, WorkerLoad
 from router.settings import RouterSettings
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from router.assignment_book import Book
 
 _LEAST_WEIGHT = 1e-6
-_MARGIN_S = 1e-6
-"""So much around a known time the numbers are looked at for every request: comparing clocks rounds."""
 NO_GUESSES: Mapping[Worker, int] = {}
 
 
@@ -60,8 +58,7 @@ def pressures(
     """
     assignments.advance(now)
     sights = [sight_of(candidate, assignments, settings, now) for candidate in candidates]
-    reports = [sight.report for sight in sights if sight.report is not None]
-    average = sum(reports) / len(reports) if reports else None
+    average = average_report(sights)
     ranks = [rank_of(sight, average) for sight in sights]
     limit = guard_limit(min(ranks), settings)
     pressures = [Pressure(rank, held=sight.known > limit) for sight, rank in zip(sights, ranks, strict=True)]
@@ -147,11 +144,14 @@ def look(told: Told, book: Book | None, settings: RouterSettings, now: float, *,
 
 
 def next_time(times: Iterable[float], now: float) -> float:
-    """The first of `times` that is not surely over, less a margin for rounding. Infinite when there is none."""
+    """The first of `times` that is not surely over, less a margin for rounding. Infinite when there is none.
+
+    Within the margin around a time the numbers are looked at for every request.
+    """
     first = inf
     for time in times:
-        if now <= time + _MARGIN_S and time - _MARGIN_S < first:
-            first = time - _MARGIN_S
+        if now <= time + MARGIN_S and time - MARGIN_S < first:
+            first = time - MARGIN_S
     return first
 
 
@@ -166,6 +166,16 @@ def counted(load: WorkerLoad) -> float | None:
 def guard_limit(least_rank: float, settings: RouterSettings) -> float:
     """The known load per weight above which a worker is held back."""
     return max(settings.guard_floor_requests, settings.guard_multiple * (least_rank + 1))
+
+
+def average_report(sights: Iterable[Sight]) -> float | None:
+    """What the engines report on average; None where none does. Added up in order, as the native core does."""
+    total, count = 0.0, 0
+    for sight in sights:
+        if sight.report is not None:
+            total += sight.report
+            count += 1
+    return total / count if count else None
 
 
 def rank_of(sight: Sight, average: float | None) -> float:

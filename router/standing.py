@@ -6,13 +6,13 @@ is replaced, when `Assignments` says so, or at a time that is known beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from index.worker import Trust
 from router.assignments import Assignments
 from router.candidate import Candidate
-from router.load_guard import Sight, Told, counted, guard_limit, rank_of, weight_of
+from router.load_guard import Told, counted, weight_of
 from router.settings import RouterSettings
 from router.standing_table import standing_table
 
@@ -30,13 +30,10 @@ class Standing:
         self.weights = [weight_of(candidate) for candidate in candidates]
         self._assignments = assignments
         self._settings = settings
-        self._sights: list[tuple[float | None, float | None, float, float, float]] = []
-        """As `Sight`s have it."""
         self._table = standing_table(len(self.candidates), settings)
         for place in range(len(self.candidates)):
             self._tell(place)
         self._weighed = False
-        self._unreported = 0
         self._stale: set[int] = set()
         self._seen, self._ends_reported = 0, False
         self._now, self._next = inf, -inf
@@ -78,62 +75,37 @@ class Standing:
 
     def refresh(self, now: float) -> None:
         """Take over what changed until `now`."""
-        assignments, changes = self._assignments, self._assignments.changes
+        assignments = self._assignments
         assignments.advance(now)
         if self._weighed:
             self._table.unweigh()
             self._weighed = False
-        if now < self._now or assignments.ends_reported is not self._ends_reported:
-            self._look_at_all(now)
+        changed = self._changed()
+        if changed is None or now < self._now or assignments.ends_reported is not self._ends_reported:
+            self._now, self._ends_reported = now, assignments.ends_reported
+            self._look(range(len(self.candidates)))
             return
         self._now = now
-        if changes.count != self._seen:
-            changed = changes.since(self._seen)
-            if changed is None:
-                self._look_at_all(now)
-                return
-            self._seen = changes.count
-            self._stale.update([self.places[worker] for worker in changed if worker in self.places])
+        self._stale.update(changed)
         if now >= self._next:
             self._stale.update(self._table.over(now))
         if self._stale:
-            self._look_again(now)
+            self._look(self._stale)
 
-    def _look_at_all(self, now: float) -> None:
-        self._now = now
-        self._seen, self._ends_reported = self._assignments.changes.count, self._assignments.ends_reported
+    def _changed(self) -> Iterable[int] | None:
+        """The places whose requests changed since the last call; None: perhaps all."""
+        changes = self._assignments.changes
+        if changes.count == self._seen:
+            return ()
+        changed = changes.since(self._seen)
+        self._seen = changes.count
+        return None if changed is None else [self.places[worker] for worker in changed if worker in self.places]
+
+    def _look(self, places: Iterable[int]) -> None:
+        books = {place: self._assignments.book(self.candidates[place].worker) for place in places}
+        self._next = self._table.look(books, self._now, self._ends_reported)  # type: ignore[arg-type]
         self._stale.clear()
-        self._sights = [self._look(place, now) for place in range(len(self.candidates))]
-        self._unreported = sum(report is None for report, *_ in self._sights)
-        self._rank_mixed()
-        self._settle()
-
-    def _look_again(self, now: float) -> None:
-        unreported_before = self._unreported
-        for place in self._stale:
-            before, sight = self._sights[place], self._look(place, now)
-            self._unreported += (sight[0] is None) - (before[0] is None)
-            self._sights[place] = sight
-        self._stale.clear()
-        if unreported_before != self._unreported or 0 < self._unreported < len(self._sights):
-            self._rank_mixed()
-        self._settle()
-
-    def _look(self, place: int, now: float) -> tuple[float | None, float | None, float, float, float]:
-        book = self._assignments.book(self.candidates[place].worker)
-        return self._table.look(place, book, now, self._ends_reported)  # type: ignore[arg-type]
 
     def _tell(self, place: int) -> None:
         load = self.candidates[place].load
         self._table.tell(place, Told(counted(load), load.sampled_at, self.weights[place]))
-
-    def _rank_mixed(self) -> None:
-        """Where only some engines report, the others count by the average of those."""
-        reports = [report for report, *_ in self._sights if report is not None]
-        average = sum(reports) / len(reports) if reports else None
-        for place, sight in enumerate(self._sights):
-            self._table.rank(place, rank_of(Sight(*sight), average))
-
-    def _settle(self) -> None:
-        self._next = self._table.least_until()
-        self._table.limit = guard_limit(self._table.least_rank(), self._settings)

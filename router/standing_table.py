@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from index.native import CORE
 from router.backlog import Queue, outweighed
-from router.load_guard import Told, look, rank_of
+from router.load_guard import Sight, Told, average_report, guard_limit, look, rank_of
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from index import _core
     from router.assignment_book import Book
-    from router.load_guard import Sight
     from router.settings import RouterSettings
 
 NOT_TOLD = Told(None, None, 1.0)
+NOT_SEEN = Sight(None, None, 0.0, 0.0, -inf)
 
 
 class Row(NamedTuple):
@@ -39,13 +39,16 @@ class Row(NamedTuple):
 
 
 class StandingTable:
-    """Rows of all places. `limit` is the known load above which a candidate is held back."""
+    """Rows of all places, in the order of the candidates. Nobody has looked at any of them at first."""
 
     def __init__(self, count: int, settings: RouterSettings) -> None:
-        self.limit = inf
         self._settings = settings
         self._told = [NOT_TOLD] * count
-        self._rows = [Row(0.0, 0.0, 0.0, 0.0, -inf, 0.0, 0.0)] * count
+        self._sights = [NOT_SEEN] * count
+        self._rows = [Row(0.0, 0.0, 0.0, 0.0, -inf, 0.0, -inf)] * count
+        self._unreported = count
+        self._limit = inf
+        """The known load above which a candidate is held back."""
         self._weighed = False
         self._outweighed: frozenset[int] = frozenset()
 
@@ -53,38 +56,22 @@ class StandingTable:
         """What the engine of a place told last, for `look`."""
         self._told[place] = told
 
-    def look(self, place: int, book: Book | None, now: float, ends_reported: bool) -> Sight:
-        """Write a row anew from what was told and from the assigned requests.
+    def look(self, books: Mapping[int, Book | None], now: float, ends_reported: bool) -> float:
+        """Write the rows of some places anew, from what was told and from their assigned requests.
 
-        Its rank is as if the others were seen in the same way. What was seen comes back, as a `Sight` has it.
+        All ranks and the limit follow from it. Returns the first time at which a row may be another.
         """
-        told = self._told[place]
-        sight = look(told, book, self._settings, now, ends_reported=ends_reported)
-        share, last = (0.0, -inf) if book is None else (book.share, book.last)
-        self.put(
-            place, Row(rank_of(sight, None), sight.known, sight.backlog, share, last, 1 / told.weight, sight.until)
-        )
-        return sight
-
-    def put(self, place: int, row: Row) -> None:
-        """Write a row."""
-        self._rows[place] = row
-
-    def rank(self, place: int, rank: float) -> None:
-        """Write a row's rank alone."""
-        self._rows[place] = self._rows[place]._replace(rank=rank)
+        unreported = self._unreported
+        for place, book in books.items():
+            self._look(place, book, now, ends_reported)
+        if unreported != self._unreported or 0 < self._unreported < len(self._rows):
+            self._rank_anew()
+        self._limit = guard_limit(min([row.rank for row in self._rows]), self._settings)
+        return min([row.until for row in self._rows])
 
     def ranks(self) -> list[float]:
         """All ranks, by place."""
         return [row.rank for row in self._rows]
-
-    def least_rank(self) -> float:
-        """The smallest rank."""
-        return min([row.rank for row in self._rows])
-
-    def least_until(self) -> float:
-        """The first time at which a row may be another."""
-        return min([row.until for row in self._rows])
 
     def over(self, now: float) -> list[int]:
         """The places whose rows may be others by `now`."""
@@ -108,7 +95,7 @@ class StandingTable:
 
     def held(self, place: int) -> bool:
         """Whether the candidate is held back, or its queue outweighs its prefix."""
-        return self._rows[place].known > self.limit or place in self._outweighed
+        return self._rows[place].known > self._limit or place in self._outweighed
 
     def due(self, places: Sequence[int] | None, now: float, half_life_s: float) -> list[int]:
         """Of some places, those with the least queue, where queues are weighed; of these, those of the least rank.
@@ -133,6 +120,21 @@ class StandingTable:
         first = min(turns)
         return [place for place, turn in zip(tied, turns, strict=True) if turn == first]
 
+    def _look(self, place: int, book: Book | None, now: float, ends_reported: bool) -> None:
+        told = self._told[place]
+        sight = look(told, book, self._settings, now, ends_reported=ends_reported)
+        self._unreported += (sight.report is None) - (self._sights[place].report is None)
+        self._sights[place] = sight
+        share, last = (0.0, -inf) if book is None else (book.share, book.last)
+        rank = rank_of(sight, None)
+        self._rows[place] = Row(rank, sight.known, sight.backlog, share, last, 1 / told.weight, sight.until)
+
+    def _rank_anew(self) -> None:
+        """Where only some engines report, the others count by the average of those."""
+        average = average_report(self._sights)
+        for place, sight in enumerate(self._sights):
+            self._rows[place] = self._rows[place]._replace(rank=rank_of(sight, average))
+
 
 def standing_table(
     count: int, settings: RouterSettings, module: ModuleType | None = CORE.module
@@ -141,5 +143,6 @@ def standing_table(
     if module is None:
         return StandingTable(count, settings)
     times = settings.load_window_s, settings.load_stale_s, settings.assignment_ttl_s, settings.prefill_ttl_s
-    table: _core.StandingTable = module.StandingTable(count, *times)
+    guard = settings.guard_floor_requests, settings.guard_multiple
+    table: _core.StandingTable = module.StandingTable(count, *times, *guard)
     return table

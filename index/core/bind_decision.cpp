@@ -33,35 +33,27 @@ nb::list longest(Guesses& guesses, const nb::bytes& tokens, const nb::bytes& are
   return found;
 }
 
-StandingRow& checked(StandingTable& table, std::size_t place) {
+std::size_t checked(const StandingTable& table, std::size_t place) {
   if (place >= table.size()) throw nb::index_error("no such place");
-  return table.at(place);
-}
-
-void put(StandingTable& table, std::size_t place, const nb::tuple& row) {
-  if (row.size() != 7) throw nb::value_error("a row has seven numbers");
-  double numbers[7];
-  for (std::size_t at = 0; at < 7; ++at) numbers[at] = nb::cast<double>(row[at]);
-  const auto [rank, known, backlog, share, last, one, until] = numbers;
-  checked(table, place) = {rank, known, backlog, share, last, one, until};
+  return place;
 }
 
 double or_nan(const nb::handle& number) {
   return number.is_none() ? std::numeric_limits<double>::quiet_NaN() : nb::cast<double>(number);
 }
 
-nb::object or_none(double number) { return std::isnan(number) ? nb::none() : nb::object(nb::float_(number)); }
-
 void tell(StandingTable& table, std::size_t place, const nb::tuple& told) {
   if (told.size() != 3) throw nb::value_error("what is told has three numbers");
-  checked(table, place);
-  table.told(place) = {or_nan(told[0]), or_nan(told[1]), nb::cast<double>(told[2])};
+  table.told(checked(table, place)) = {or_nan(told[0]), or_nan(told[1]), nb::cast<double>(told[2])};
 }
 
-nb::tuple look(StandingTable& table, std::size_t place, AssignmentBook* book, double now, bool ends_reported) {
-  checked(table, place);
-  const auto [report, running, recent, backlog, until] = table.look(place, book, now, ends_reported);
-  return nb::make_tuple(or_none(report), or_none(running), recent, backlog, until);
+double look(StandingTable& table, const nb::dict& books, double now, bool ends_reported) {
+  for (const auto [place, book] : books) checked(table, nb::cast<std::size_t>(place));
+  for (const auto [place, book] : books) {
+    auto* const of_place = book.is_none() ? nullptr : nb::cast<AssignmentBook*>(book);
+    table.look(nb::cast<std::size_t>(place), of_place, now, ends_reported);
+  }
+  return table.settle();
 }
 
 void weigh(StandingTable& table, const nb::dict& saved, double prompt_tokens, double weight) {
@@ -116,30 +108,23 @@ void bind_decision(nb::module_& module) {
   nb::class_<StandingTable>(module, "StandingTable")
       .def("__init__",
            [](StandingTable* self, std::size_t count, double load_window_s, double load_stale_s, double assignment_ttl_s,
-              double prefill_ttl_s) {
-             new (self) StandingTable(count, {load_window_s, load_stale_s, assignment_ttl_s, prefill_ttl_s});
+              double prefill_ttl_s, double guard_floor, double guard_multiple) {
+             new (self) StandingTable(count, {load_window_s, load_stale_s, assignment_ttl_s, prefill_ttl_s, guard_floor,
+                                              guard_multiple});
            })
-      .def_rw("limit", &StandingTable::limit)
-      .def("put", &put)
       .def("tell", &tell)
-      .def("look", &look, nb::arg("place"), nb::arg("book").none(), nb::arg("now"), nb::arg("ends_reported"))
-      .def("rank", [](StandingTable& self, std::size_t place, double rank) { checked(self, place).rank = rank; })
+      .def("look", &look)
       .def("ranks",
            [](StandingTable& self) {
              nb::list ranks;
              for (std::size_t place = 0; place < self.size(); ++place) ranks.append(self.at(place).rank);
              return ranks;
            })
-      .def("least_rank", &StandingTable::least_rank)
-      .def("least_until", &StandingTable::least_until)
       .def("over", [](const StandingTable& self, double now) { return listed(self.over(now)); })
       .def("weigh", &weigh)
       .def("unweigh", &StandingTable::unweigh)
       .def("held",
-           [](StandingTable& self, std::size_t place) {
-             checked(self, place);
-             return self.held(place);
-           })
+           [](const StandingTable& self, std::size_t place) { return self.held(checked(self, place)); })
       .def("due", &due, nb::arg("places").none(), nb::arg("now"), nb::arg("half_life_s"));
 }
 

@@ -7,6 +7,7 @@ namespace kvroute {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // The operations, and their order, are those of the Python form: equal numbers must be equal to the last bit.
 double faded(const StandingRow& row, double now, double half_life_s) {
@@ -33,6 +34,14 @@ bool loses(double backlog, double saved, const Shortest& shortest, double weight
   });
 }
 
+double or_zero(double number) { return std::isnan(number) ? 0.0 : number; }
+
+// `rank_of` of router/load_guard.py; `average` is NaN where no engine reports.
+double rank_of(const StandingSight& sight, double average) {
+  if (!std::isnan(sight.report)) return sight.report;
+  return std::max(std::isnan(average) ? sight.recent : average, or_zero(sight.running));
+}
+
 // `next_time` of router/load_guard.py, one time after the other.
 void come_first(double& first, double time, double now) {
   constexpr double kMargin = 1e-6;
@@ -42,44 +51,55 @@ void come_first(double& first, double time, double now) {
 }  // namespace
 
 // `look` of router/load_guard.py, and the row that router/standing_table.py makes of it.
-StandingSight StandingTable::look(std::size_t place, AssignmentBook* book, double now, bool ends_reported) {
+void StandingTable::look(std::size_t place, AssignmentBook* book, double now, bool ends_reported) {
   const auto& [requests, sampled_at, weight] = told_[place];
   const bool sampled = !std::isnan(sampled_at);
-  const bool told = !std::isnan(requests) && !(sampled && now - sampled_at > times_.load_stale);
+  const bool told = !std::isnan(requests) && !(sampled && now - sampled_at > settings_.load_stale);
   const bool windowed = !told || !sampled;
-  const double since = windowed ? now - times_.load_window : sampled_at;
+  const double since = windowed ? now - settings_.load_window : sampled_at;
   const AssignmentBook::Seen seen = book != nullptr ? book->seen(now, since) : AssignmentBook::Seen{};
-  double until = kInfinity;
-  come_first(until, seen.oldest + times_.assignment_ttl, now);
-  come_first(until, seen.oldest_prefill + times_.prefill_ttl, now);
-  if (windowed) come_first(until, seen.oldest_new + times_.load_window, now);
-  if (sampled) come_first(until, sampled_at + times_.load_stale, now);
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  StandingSight sight{kNone, kNone, seen.cost / weight, static_cast<double>(seen.prefill) / weight, until};
+  StandingSight sight;
+  sight.until = kInfinity;
+  come_first(sight.until, seen.oldest + settings_.assignment_ttl, now);
+  come_first(sight.until, seen.oldest_prefill + settings_.prefill_ttl, now);
+  if (windowed) come_first(sight.until, seen.oldest_new + settings_.load_window, now);
+  if (sampled) come_first(sight.until, sampled_at + settings_.load_stale, now);
   if (told) sight.report = (requests + seen.cost) / weight;
   if (ends_reported) sight.running = static_cast<double>(seen.running) / weight;
-  const double running = ends_reported ? sight.running : 0.0;
+  sight.recent = seen.cost / weight;
+  sight.backlog = static_cast<double>(seen.prefill) / weight;
+  unreported_ += !told;
+  unreported_ -= std::isnan(sights_[place].report);
+  sights_[place] = sight;
   const double share = book != nullptr ? book->share() : 0.0, last = book != nullptr ? book->last() : -kInfinity;
-  rows_[place] = {told ? sight.report : std::max(sight.recent, running),
-                  told ? sight.report : running,
-                  sight.backlog,
-                  share,
-                  last,
-                  1 / weight,
-                  until};
-  return sight;
+  const double known = told ? sight.report : or_zero(sight.running);
+  rows_[place] = {rank_of(sight, kNone), known, sight.backlog, share, last, 1 / weight, sight.until};
 }
 
-double StandingTable::least_rank() const {
-  double least = kInfinity;
-  for (const StandingRow& row : rows_) least = std::min(least, row.rank);
-  return least;
+double StandingTable::settle() {
+  const bool mixed = unreported_ > 0 && unreported_ < rows_.size();
+  if (mixed || unreported_ != unreported_before_) rank_anew();
+  unreported_before_ = unreported_;
+  double rank = kInfinity, until = kInfinity;
+  for (const StandingRow& row : rows_) {
+    rank = std::min(rank, row.rank);
+    until = std::min(until, row.until);
+  }
+  limit_ = std::max(settings_.guard_floor, settings_.guard_multiple * (rank + 1));
+  return until;
 }
 
-double StandingTable::least_until() const {
-  double least = kInfinity;
-  for (const StandingRow& row : rows_) least = std::min(least, row.until);
-  return least;
+// Where only some engines report, the others count by the average of those.
+void StandingTable::rank_anew() {
+  double total = 0;
+  std::size_t count = 0;
+  for (const StandingSight& sight : sights_) {
+    if (std::isnan(sight.report)) continue;
+    total += sight.report;
+    ++count;
+  }
+  const double average = count > 0 ? total / static_cast<double>(count) : kNone;
+  for (std::size_t place = 0; place < rows_.size(); ++place) rows_[place].rank = rank_of(sights_[place], average);
 }
 
 StandingTable::Places StandingTable::over(double now) const {
