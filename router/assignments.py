@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from index.worker import Worker
 from router.assignment_book import new_book
 from router.changes import Changes
-from router.recent import Recent
+from router.request_log import request_log
 from router.settings import RouterSettings
 
 if TYPE_CHECKING:
     from router.assignment_book import Book
 
-_COST_STEPS = 2.0**32
-"""Costs are whole multiples of 1 / _COST_STEPS: their sums are exact, so adding and taking away leaves no remainder."""
-
 MARGIN_S = 1e-6
 """Adding up times rounds; known times are looked for so much before and after."""
-
-
-class _Assigned(msgspec.Struct, gc=False):
-    """A request and where it stands. Many are kept: the garbage collector need not see them."""
-
-    worker: Worker
-    at: float
-    book: Book
-    number: int
-    note: object
 
 
 class Assignments:
@@ -44,7 +30,7 @@ class Assignments:
     def __init__(self, settings: RouterSettings) -> None:
         self.changes = Changes[Worker]()
         self._settings = settings
-        self._requests = Recent[_Assigned]()
+        self._requests = request_log(settings)
         self._books: dict[Worker, Book] = {}
         self._now = -inf
         self._none_due = -inf
@@ -77,46 +63,34 @@ class Assignments:
         `note` is kept for `take_note` while the request is known.
         """
         self.advance(now)
-        requests = self._requests
-        if request_id in requests:
-            self._drop_request(request_id)
-        cost = max(1 - reusable / prompt if prompt else 1.0, self._settings.warm_request_cost)
-        cost = round(cost * _COST_STEPS) / _COST_STEPS
         book = self._books.get(worker) or self._new_book(worker)
-        number = book.add(self._now, cost, max(prompt - reusable, 0), 1 / weight)
-        requests.add(request_id, _Assigned(worker, self._now, book, number, note))
+        gave_way = self._requests.add(request_id, worker, book, self._now, weight, prompt, reusable, note)  # type: ignore[arg-type]
         self.changes.note(worker)
-        while len(requests) > self._settings.request_limit and (oldest := requests.oldest()) is not None:
-            self._drop_request(oldest)
+        self._note(gave_way)
 
     def first_token(self, request_id: str, now: float) -> bool:
         """The request's prefill is done. False: the id is unknown or expired."""
         self.advance(now)
-        request = self._requests.get(request_id)
-        if request is None:
+        changed = self._requests.end_prefill(request_id)
+        if changed is None:
             return False
         self._last_first_token = self._now
-        if request.book.end_prefill(request.number):
-            self.changes.note(request.worker)
+        self._note(changed)
         return True
 
     def finished(self, request_id: str, now: float) -> bool:
         """The request is over; saying so twice does no harm. False: the id is unknown or expired."""
         self.advance(now)
-        request = self._requests.get(request_id)
-        if request is None:
+        changed = self._requests.end(request_id)
+        if changed is None:
             return False
         self._last_finish = self._now
-        self._end(request)
+        self._note(changed)
         return True
 
     def take_note(self, request_id: str) -> object:
         """What `add` was given to keep, once; None afterwards, and for an id that is unknown or expired."""
-        request = self._requests.get(request_id)
-        if request is None:
-            return None
-        note, request.note = request.note, None
-        return note
+        return self._requests.take_note(request_id)
 
     @property
     def now(self) -> float:
@@ -161,20 +135,10 @@ class Assignments:
         return book
 
     def _expire(self) -> None:
-        ttl_s = self._settings.request_ttl_s
-        while (oldest := self._requests.oldest()) is not None:
-            request = self._requests.get(oldest)
-            if request is not None and self._now - request.at < ttl_s:
-                self._none_due = request.at + ttl_s - MARGIN_S
-                return
-            self._drop_request(oldest)
-        self._none_due = self._now + ttl_s - MARGIN_S  # whatever is added later
+        self._note(self._requests.expire(self._now))
+        oldest_at = min(self._requests.oldest_at, self._now)  # whatever is added later
+        self._none_due = oldest_at + self._settings.request_ttl_s - MARGIN_S
 
-    def _drop_request(self, request_id: str) -> None:
-        request = self._requests.pop(request_id)
-        if request is not None:
-            self._end(request)
-
-    def _end(self, request: _Assigned) -> None:
-        if request.book.end(request.number):
-            self.changes.note(request.worker)
+    def _note(self, changed: Iterable[Worker]) -> None:
+        for worker in changed:
+            self.changes.note(worker)

@@ -10,4 +10,5 @@ NB_MODULE(_core, module) {
   kvroute::bind_blocks(module);
   kvroute::bind_radix(module);
   kvroute::bind_decision(module);
+  kvroute::bind_requests(module);
 }

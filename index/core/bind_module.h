@@ -18,6 +18,7 @@ void bind_hashes(nanobind::module_& module);
 void bind_radix(nanobind::module_& module);
 void bind_blocks(nanobind::module_& module);
 void bind_decision(nanobind::module_& module);
+void bind_requests(nanobind::module_& module);
 void bind_tokens(nanobind::module_& module);
 
 }  // namespace kvroute
