@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from app.candidates import remark, unknown_names
 from app.fleet import Fleet
 from app.routing import Routed
+from index.worker import Worker
 from router.candidate import Candidate, Decision
 from router.route import Router
 
@@ -40,13 +42,13 @@ def answer_body(routed: Routed, fleet: Fleet, router: Router) -> dict[str, Any]:
 def answer_headers(routed: Routed) -> dict[str, str]:
     """The answer as headers, for gateways that cannot read a body. Text beyond ASCII is percent-encoded."""
     chosen = routed.chosen
-    return {
-        "x-kvroute-instance": _header(chosen.worker.instance),
-        "x-kvroute-url": _header(chosen.url),
-        "x-kvroute-dp-rank": str(chosen.worker.dp_rank),
-        "x-kvroute-matched-tokens": str(chosen.matched),
-        "x-kvroute-request-id": routed.request_id,
-    }
+    return {**_whereabouts(chosen.worker, chosen.url), **_of_request(routed)}
+
+
+def answer_lines(routed: Routed) -> str:
+    """The same as lines of HTTP."""
+    chosen = routed.chosen
+    return _where_lines(chosen.worker, chosen.url) + _lines(_of_request(routed))
 
 
 def shown_candidate(candidate: Candidate, decision: Decision | None, fleet: Fleet, router: Router) -> dict[str, Any]:
@@ -77,6 +79,27 @@ def shown_candidate(candidate: Candidate, decision: Decision | None, fleet: Flee
         "eligible": candidate.why is None,
         "why": candidate.why or (remark(instance, worker.dp_rank) if instance else None),
     }
+
+
+def _whereabouts(worker: Worker, url: str) -> dict[str, str]:
+    return {
+        "x-kvroute-instance": _header(worker.instance),
+        "x-kvroute-url": _header(url),
+        "x-kvroute-dp-rank": str(worker.dp_rank),
+    }
+
+
+@lru_cache(maxsize=4096)  # of one worker they are always the same
+def _where_lines(worker: Worker, url: str) -> str:
+    return _lines(_whereabouts(worker, url))
+
+
+def _of_request(routed: Routed) -> dict[str, str]:
+    return {"x-kvroute-matched-tokens": str(routed.chosen.matched), "x-kvroute-request-id": routed.request_id}
+
+
+def _lines(headers: dict[str, str]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
 def _header(text: str) -> str:

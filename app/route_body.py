@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from types import ModuleType
 from typing import Literal
@@ -46,6 +47,7 @@ def read_route_request(
     return request
 
 
+@lru_cache(maxsize=64)
 def body_form(content_type: str | None) -> Literal["json", "octets"]:
     """The form a content type stands for; none at all means JSON. Raises Problem 415 for others."""
     media_type, _, parameters = (content_type or "application/json").lower().partition(";")

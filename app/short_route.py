@@ -13,7 +13,7 @@ import msgspec
 
 from app.known_heads import KnownHeads
 from app.problems import Problem
-from app.route_answer import answer_body, answer_headers
+from app.route_answer import answer_body, answer_lines
 from app.route_body import read_route_request
 from app.service import Service
 
@@ -84,8 +84,7 @@ class ShortRoute:
         if not request.dry_run:
             self._metrics.route_took(time.perf_counter() - began)
         self.answered += 1
-        lines = "".join([f"{name}: {value}\r\n" for name, value in answer_headers(routed).items()])
-        head = f"{lines}content-length: {len(content)}\r\ncontent-type: application/json\r\n\r\n"
+        head = f"{answer_lines(routed)}content-length: {len(content)}\r\ncontent-type: application/json\r\n\r\n"
         return head.encode("latin-1") + content
 
     def _admits(self, given: Mapping[bytes, bytes]) -> bool:

@@ -43,9 +43,10 @@ class Assignments:
 
     def advance(self, now: float) -> None:
         """It is `now`."""
-        self._now = max(self._now, now)
-        if self._now >= self._none_due:
-            self._expire()
+        if now > self._now:
+            self._now = now
+            if now >= self._none_due:
+                self._expire()
 
     def add(
         self,
@@ -62,11 +63,13 @@ class Assignments:
 
         `note` is kept for `take_note` while the request is known.
         """
-        self.advance(now)
+        if now > self._now:
+            self.advance(now)
         book = self._books.get(worker) or self._new_book(worker)
         gave_way = self._requests.add(request_id, worker, book, self._now, weight, prompt, reusable, note)  # type: ignore[arg-type]
         self.changes.note(worker)
-        self._note(gave_way)
+        if gave_way:
+            self._note(gave_way)
 
     def first_token(self, request_id: str, now: float) -> bool:
         """The request's prefill is done. False: the id is unknown or expired."""

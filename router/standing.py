@@ -80,29 +80,35 @@ class Standing:
         if self._weighed:
             self._table.unweigh()
             self._weighed = False
-        changed = self._changed()
-        if changed is None or now < self._now or assignments.ends_reported is not self._ends_reported:
-            self._now, self._ends_reported = now, assignments.ends_reported
+        ends_reported, back = assignments.ends_reported, now < self._now
+        self._now = now
+        if ends_reported is not self._ends_reported or back or not self._takes_over():
+            self._ends_reported = ends_reported
             self._look(range(len(self.candidates)))
             return
-        self._now = now
-        self._stale.update(changed)
         if now >= self._next:
             self._stale.update(self._table.over(now))
         if self._stale:
             self._look(self._stale)
 
-    def _changed(self) -> Iterable[int] | None:
-        """The places whose requests changed since the last call; None: perhaps all."""
+    def _takes_over(self) -> bool:
+        """Note whose requests changed since the last call. False: perhaps all."""
         changes = self._assignments.changes
         if changes.count == self._seen:
-            return ()
+            return True
         changed = changes.since(self._seen)
         self._seen = changes.count
-        return None if changed is None else [self.places[worker] for worker in changed if worker in self.places]
+        if changed is None:
+            return False
+        for worker in changed:
+            place = self.places.get(worker)
+            if place is not None:
+                self._stale.add(place)
+        return True
 
     def _look(self, places: Iterable[int]) -> None:
-        books = {place: self._assignments.book(self.candidates[place].worker) for place in places}
+        candidates, book = self.candidates, self._assignments.book
+        books = {place: book(candidates[place].worker) for place in places}
         self._next = self._table.look(books, self._now, self._ends_reported)  # type: ignore[arg-type]
         self._stale.clear()
 
