@@ -138,7 +138,8 @@ class Sequence:
         self._expected = self._next_live = first + count
         self._clock.note(first + count - 1, run.ts)
         self._applied.add_run(first, run.digests)
-        self._signals.extend(map(Batch, range(first, first + count), run.payloads, repeat(False)))
+        rows = zip(range(first, first + count), run.payloads, repeat(False), strict=False)
+        self._signals.extend(map(tuple.__new__, repeat(Batch), rows))  # as Batch(...), in a third of the time
         return count
 
     def replayed(self, ask_id: int, seq: int, payload: bytes, now: float) -> None:
