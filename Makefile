@@ -17,7 +17,7 @@ NATIVE_TESTS := tests/index/test_native.py tests/index/test_block_hash.py tests/
 	tests/index/test_block_pools.py tests/index/test_dump.py tests/index/test_radix.py tests/index/test_radix_cores.py \
 	tests/index/test_radix_golden.py tests/index/test_radix_payload.py tests/engine/test_live_run.py \
 	tests/router/test_assignment_book.py tests/router/test_predictions.py tests/router/test_request_log.py \
-	tests/router/test_standing_table.py
+	tests/router/test_standing_table.py tests/app/test_known_heads.py
 
 PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from types import ModuleType
 
-from app.known_heads import MOST_BYTES, Known, KnownHeads
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.known_heads import MOST_BYTES, Known, KnownHeads, head_apart
+from tests.support.cores import native_module, need_native
 
 HEAD = b"POST /route?model=m HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nX: y\r\n\r\n"
 FORM = "application/json"
@@ -14,9 +19,14 @@ def request(body: bytes, head: bytes = HEAD, length: int | None = None) -> bytes
     return head % (len(body) if length is None else length) + body
 
 
+@pytest.fixture(params=["python", "native"])
+def core(request: pytest.FixtureRequest) -> ModuleType | None:
+    return native_module() if request.param == "native" else None
+
+
 @pytest.fixture
-def heads() -> KnownHeads:
-    heads = KnownHeads()
+def heads(core: ModuleType | None) -> KnownHeads:
+    heads = KnownHeads(core)
     heads.keep(request(b"{}"), FORM, b"model=m")
     return heads
 
@@ -55,8 +65,8 @@ def test_no_other_is(heads: KnownHeads, data: bytes) -> None:
     assert heads.find(data) is None
 
 
-def test_what_is_long_or_no_whole_request_is_not_kept() -> None:
-    heads = KnownHeads()
+def test_what_is_long_or_no_whole_request_is_not_kept(core: ModuleType | None) -> None:
+    heads = KnownHeads(core)
     for data in (request(b"{}")[:-1], b"GET / HTTP/1.1\r\n\r\n", request(b"{}").replace(b"y", b"y" * MOST_BYTES)):
         heads.keep(data, FORM, b"")
         assert heads.find(data) is None
@@ -68,3 +78,31 @@ def test_memory_is_bounded() -> None:
     for number in range(2_000):
         heads.keep(request(b"{}").replace(b"y", b"%d" % number), FORM, b"")
         assert 0 < len(heads) <= 256
+
+
+PARTS = st.lists(
+    st.sampled_from(
+        [
+            *(b"POST / HTTP/1.1", b"\r\n", b"\r\n", b"\r", b"\n", b"x: y", b"\r\n\r\n", b"body"),
+            *(
+                b"content-length: ",
+                b"\r\nContent-Length: ",
+                b"\r\nCONTENT-LENGTH:",
+                b"1",
+                b"23",
+                b" ",
+                b"0" * 14,
+                b"\xb2",
+            ),
+        ]
+    ),
+    max_size=14,
+)
+
+
+@need_native
+@given(PARTS, st.integers(0, 80))
+def test_both_cores_take_heads_apart_alike(parts: list[bytes], most: int) -> None:
+    data = b"".join(parts)
+    assert native_module().request_head(data, most) == head_apart(data, most)
+    assert native_module().request_head(data, MOST_BYTES) == head_apart(data, MOST_BYTES)
