@@ -87,9 +87,10 @@ fuzz-native: $(STAMP)  ## libFuzzer over event payloads, bodies and the table, e
 	cmake -S . -B build/fuzz -DKVROUTE_FUZZ=ON -DKVROUTE_SANITIZE=ON -DCMAKE_CXX_COMPILER=clang++ >/dev/null
 	cmake --build build/fuzz --parallel 2
 	$(PYTHON) -m tests.fuzz.seeds build/fuzz/corpus
-	mkdir -p build/fuzz/corpus/table build/fuzz/corpus/token_list
+	mkdir -p build/fuzz/corpus/table build/fuzz/corpus/token_list build/fuzz/corpus/request_head
 	printf '{"model":"m","token_ids":[1, 23,4567890]}' >build/fuzz/corpus/token_list/first
-	@set -e; for name in table payload sglang_payload token_list; do \
+	printf 'POST /route HTTP/1.1\r\nContent-Length: 23\r\n\r\n' >build/fuzz/corpus/request_head/first
+	@set -e; for name in table payload sglang_payload token_list request_head; do \
 		build/fuzz/tests/fuzz/fuzz_$$name -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 \
 			build/fuzz/corpus/$$name; \
 	done
