@@ -1,15 +1,11 @@
-// The radix index and SGLang's plain payloads for Python. Slots are checked here; what is told is checked by the index.
+// The radix index for Python. Slots are checked here; what is told is checked by the index.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
 #include <bit>
 #include <cstring>
 
-#include "core/bind_module.h"
-#include "core/radix.h"
-#include "core/radix_payload.h"
-
-namespace nb = nanobind;
+#include "core/bind_radix.h"
 
 namespace kvroute::radix {
 namespace {
@@ -17,12 +13,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "tokens and handles are used as they lie in memory");
 
 constexpr Slot kMaxSlots = 1u << 20;
-constexpr std::size_t kLongPayload = 16'384;  // bytes from which on other threads may run while it is read
-
-nb::object taken(PyObject* made) {
-  if (!made) throw nb::python_error();
-  return nb::steal(made);
-}
 
 std::int64_t handle_of(nb::handle hash) {
   int overflow = 1;
@@ -50,21 +40,6 @@ Medium medium_of(nb::handle value) {
   return static_cast<Medium>(medium);
 }
 
-// The text as UTF-8; nothing for one that has none (a lone surrogate), under which nothing can have been filed.
-std::optional<std::string_view> text_of(nb::handle text) {
-  Py_ssize_t size = 0;
-  const char* start = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (start) return std::string_view(start, static_cast<std::size_t>(size));
-  PyErr_Clear();
-  return std::nullopt;
-}
-
-std::string_view name_of(nb::handle text) {
-  const auto name = text_of(text);
-  if (!name) throw nb::value_error("a namespace must be text without lone surrogates");
-  return *name;
-}
-
 SlotSet slot_set(const nb::int_& slots) {
   int overflow = 0;
   const long long small = PyLong_AsLongLongAndOverflow(slots.ptr(), &overflow);
@@ -74,25 +49,6 @@ SlotSet slot_set(const nb::int_& slots) {
   SlotSet set(words);
   std::memcpy(set.data(), bytes.data(), words * 8);
   return set;
-}
-
-Slot checked(const RadixIndex& index, Slot slot) {
-  if (!index.has(slot)) throw nb::key_error("no worker in this slot");
-  return slot;
-}
-
-void add_to(const nb::object& delta, const char* name, std::uint64_t count) {
-  if (count) delta.attr(name) = delta.attr(name) + nb::int_(count);
-}
-
-void tell(const nb::object& delta, const RadixDelta& done) {
-  add_to(delta, "stored", done.stored);
-  add_to(delta, "removed", done.removed);
-  add_to(delta, "orphans", done.orphans);
-}
-
-void tell_skip(const nb::object& delta, Skip skip) {
-  if (skip != Skip::kUsed) delta.attr("skip")(name_of(skip));
 }
 
 void add(RadixIndex& index, Slot slot) {
@@ -146,7 +102,7 @@ nb::list match(const RadixIndex& index, const nb::bytes& tokens, const nb::list&
   }
   std::vector<std::string_view> known;
   for (const nb::handle name : names) {
-    if (const auto text = text_of(name)) known.push_back(*text);
+    if (const auto text = utf8_of(name)) known.push_back(*text);
   }
   const std::vector<Held> found = index.match(bytes_of(tokens), known, slot_set(slots));
   nb::object answers = taken(PyList_New(static_cast<Py_ssize_t>(found.size())));
@@ -160,10 +116,6 @@ nb::list match(const RadixIndex& index, const nb::bytes& tokens, const nb::list&
 nb::tuple pages(const RadixIndex& index, Slot slot) {
   const auto& pages = index.holder(checked(index, slot)).pages;
   return nb::make_tuple(pages[0], pages[1], pages[2], pages[3]);
-}
-
-nb::object maybe(const std::optional<std::int64_t>& value) {
-  return value ? nb::object(nb::int_(*value)) : nb::none();
 }
 
 nb::list dump(RadixIndex& index, Slot slot) {
@@ -207,138 +159,9 @@ void restore(RadixIndex& index, Slot slot, const nb::list& runs, const nb::dict&
   }
 }
 
-nb::object plain(const nb::bytes& payload) {
-  std::optional<PlainBatch> batch;
-  if (payload.size() < kLongPayload) {
-    batch = plain_batch(bytes_of(payload));
-  } else {
-    nb::gil_scoped_release released;
-    batch = plain_batch(bytes_of(payload));
-  }
-  return batch ? nb::cast(std::move(*batch)) : nb::none();
-}
-
-const PlainEvent& event_at(const PlainBatch& batch, std::size_t at) {
-  if (at >= batch.events.size()) throw nb::index_error("the batch has fewer events");
-  return batch.events[at];
-}
-
-nb::list hash_list(const PlainBatch& batch, const PlainEvent& event, std::size_t limit) {
-  const Handles handles = batch.handles_of(event).first(std::min(event.handle_count, limit));
-  nb::object hashes = taken(PyList_New(static_cast<Py_ssize_t>(handles.size())));
-  for (std::size_t at = 0; at < handles.size(); ++at) {
-    PyList_SET_ITEM(hashes.ptr(), at, taken(PyLong_FromLongLong(handles[at])).release().ptr());
-  }
-  return nb::cast<nb::list>(hashes);
-}
-
-nb::bytes token_bytes(const PlainBatch& batch, const PlainEvent& event, std::size_t limit) {
-  const auto tokens = batch.tokens_of(event);
-  return nb::bytes(tokens.data(), std::min(tokens.size(), limit));
-}
-
-// The event as index/event.py has it, with no more than `pages` pages of it.
-nb::object plain_event(const PlainBatch& batch, std::size_t at, std::size_t pages) {
-  const PlainEvent& event = event_at(batch, at);
-  const nb::module_ events = nb::module_::import_("index.event");
-  const nb::object medium = nb::module_::import_("index.worker").attr("Medium")(static_cast<int>(event.medium));
-  const auto text = [](const std::string& value) { return value.empty() ? nb::object(nb::none()) : nb::cast(value); };
-  switch (event.kind) {
-    case PlainEvent::Kind::kCleared: return events.attr("AllBlocksCleared")();
-    case PlainEvent::Kind::kRemoved: return events.attr("BlockRemoved")(hash_list(batch, event, pages), medium);
-    case PlainEvent::Kind::kStored: break;
-  }
-  const std::size_t page_bytes = std::size_t{event.page_size} * (event.bigrams ? 8 : 4);
-  const std::size_t token_limit = pages > SIZE_MAX / (page_bytes + 1) ? SIZE_MAX : pages * page_bytes;
-  return events.attr("BlockStored")(
-      hash_list(batch, event, pages), maybe(event.parent), token_bytes(batch, event, token_limit), event.page_size,
-      medium, text(event.lora_name), nb::arg("cache_salt") = text(event.cache_salt), nb::arg("bigrams") = event.bigrams);
-}
-
-nb::object recorded(const PlainBatch& batch, const PlainEvent& event, std::string_view label) {
-  const int medium = static_cast<int>(event.medium);
-  const nb::list hashes = hash_list(batch, event, SIZE_MAX);
-  if (event.kind == PlainEvent::Kind::kRemoved) return nb::make_tuple("r", medium, hashes);
-  return nb::make_tuple("s", medium, maybe(event.parent), nb::str(label.data(), label.size()), event.page_size,
-                        event.bigrams, hashes, token_bytes(batch, event, SIZE_MAX));
-}
-
-// Applies events of one batch to one worker and tells a Delta about it.
-class Application {
- public:
-  Application(RadixIndex& index, Slot slot, const PlainBatch& batch, const nb::object& delta)
-      : index_(index), slot_(checked(index, slot)), batch_(batch), delta_(delta), operations_(delta.attr("operations")) {}
-  Application(const Application&) = delete;
-  Application& operator=(const Application&) = delete;
-
-  // `label` is how the namespace is recorded.
-  void store(const PlainEvent& event, std::string_view name, std::string_view label) {
-    const StoredPages stored{event.parent,    batch_.handles_of(event), batch_.tokens_of(event),
-                             event.page_size, event.bigrams,            event.medium};
-    tell_skip(delta_, index_.store(slot_, stored, name, done_));
-    record(event, label);
-  }
-
-  void remove(const PlainEvent& event) {
-    index_.remove(slot_, batch_.handles_of(event), event.medium, done_);
-    record(event, {});
-  }
-
-  // Whether the tree alone knows what to do: no namespace is to be found, and the event is of this pool.
-  bool knows(const PlainEvent& event) const {
-    if (event.kind != PlainEvent::Kind::kStored) return event.kind == PlainEvent::Kind::kRemoved;
-    return event.parent && event.token_count && event.page_size == index_.page_size() &&
-           event.bigrams == (index_.unit_bytes() == 8);
-  }
-
-  void finish() { tell(delta_, done_); }
-
- private:
-  void record(const PlainEvent& event, std::string_view label) {
-    if (!operations_.is_none()) operations_.attr("append")(recorded(batch_, event, label));
-  }
-
-  RadixIndex& index_;
-  Slot slot_;
-  const PlainBatch& batch_;
-  nb::object delta_;
-  nb::object operations_;
-  RadixDelta done_;
-};
-
-// Apply the events from `at` on up to the first one that needs more than the tree; answers its number.
-std::size_t apply(RadixIndex& index, Slot slot, const PlainBatch& batch, std::size_t at, const nb::object& delta) {
-  Application application(index, slot, batch, delta);
-  for (; at < batch.events.size() && application.knows(batch.events[at]); ++at) {
-    const PlainEvent& event = batch.events[at];
-    if (event.kind == PlainEvent::Kind::kRemoved) {
-      application.remove(event);
-    } else {
-      application.store(event, {}, {});
-    }
-  }
-  application.finish();
-  return at;
-}
-
-void store_plain(RadixIndex& index, Slot slot, const PlainBatch& batch, std::size_t at, nb::handle name,
-                 nb::handle label, const nb::object& delta) {
-  const PlainEvent& event = event_at(batch, at);
-  if (event.kind != PlainEvent::Kind::kStored) throw nb::value_error("the event is no store");
-  Application application(index, slot, batch, delta);
-  application.store(event, name_of(name), name_of(label));
-  application.finish();
-}
-
-nb::tuple counts(const PlainBatch& batch) {
-  std::array<std::size_t, 3> counts{};
-  for (const PlainEvent& event : batch.events) ++counts[static_cast<std::size_t>(event.kind)];
-  return nb::make_tuple(counts[0], counts[1], counts[2]);
-}
-
 void bind_index(nb::module_& module) {
-  nb::class_<RadixIndex>(module, "RadixIndex", "See index/radix_native.py.")
-      .def(nb::init<std::uint32_t, std::uint32_t>(), nb::arg("page_size"), nb::arg("unit_bytes"))
+  nb::class_<RadixIndex> index(module, "RadixIndex", "See index/radix_native.py.");
+  index.def(nb::init<std::uint32_t, std::uint32_t>(), nb::arg("page_size"), nb::arg("unit_bytes"))
       .def_prop_ro("page_size", &RadixIndex::page_size)
       .def_prop_ro("unit_bytes", &RadixIndex::unit_bytes)
       .def_prop_ro("size_bytes", &RadixIndex::size_bytes)
@@ -356,26 +179,14 @@ void bind_index(nb::module_& module) {
       .def("match", &match)
       .def("dump", &dump)
       .def("copies", &copies)
-      .def("restore", &restore)
-      .def("apply", &apply)
-      .def("store_plain", &store_plain);
-}
-
-void bind_batch(nb::module_& module) {
-  nb::class_<PlainBatch>(module, "PlainBatch", "See index/radix_payload.py.")
-      .def("__len__", [](const PlainBatch& batch) { return batch.events.size(); })
-      .def_prop_ro("ts", [](const PlainBatch& batch) { return batch.ts; })
-      .def_prop_ro("dp_rank", [](const PlainBatch& batch) { return maybe(batch.rank); })
-      .def_prop_ro("counts", &counts)
-      .def("event", [](const PlainBatch& batch, std::size_t at) { return plain_event(batch, at, SIZE_MAX); })
-      .def("head", [](const PlainBatch& batch, std::size_t at) { return plain_event(batch, at, 1); });
-  module.def("plain_batch", &plain, nb::arg("payload"));
+      .def("restore", &restore);
+  bind_applying(index);
 }
 
 }  // namespace
 }  // namespace kvroute::radix
 
-void kvroute::bind_radix(nb::module_& module) {
+void kvroute::bind_radix(nanobind::module_& module) {
   radix::bind_index(module);
   radix::bind_batch(module);
 }

@@ -22,13 +22,8 @@ struct Sent {
 using Log = RequestLog<Sent>;
 
 std::optional<RequestId> id_of(const nb::str& text) {
-  Py_ssize_t size = 0;
-  const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (bytes == nullptr) {  // half a surrogate pair: no id of ours
-    PyErr_Clear();
-    return std::nullopt;
-  }
-  return RequestId::of({bytes, static_cast<std::size_t>(size)});
+  const std::optional<std::string_view> bytes = utf8_of(text);
+  return bytes ? RequestId::of(*bytes) : std::nullopt;
 }
 
 Log::Request* find(Log& log, const nb::str& text) {
