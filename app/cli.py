@@ -1,4 +1,4 @@
-"""The command line: kvroute serve | version | config-check | doctor | explain | state."""
+"""The command line: kvroute serve | version | config-check | settings | doctor | explain | state."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from app.explain import UnreadableTokens, candidates_table, headline, read_token
 from app.logs import configure_logs
 from app.settings import Settings
 from app.settings_file import SettingsError, load_settings
+from app.settings_page import settings_page
 from app.settings_summary import doubts, instances_table, summary
 from app.shown import encodable, shown
 from app.terminal import console, fail
@@ -88,6 +89,12 @@ def config_check(file: Annotated[Path, typer.Argument(help="settings file")]) ->
     out.print(instances_table(settings))
     for doubt in doubts(settings, os.environ):
         out.print(Text(doubt, style="yellow"))
+
+
+@main.command("settings")
+def print_settings() -> None:
+    """Print every setting with its default, its unit and what is allowed, as Markdown."""
+    typer.echo(settings_page(), nl=False)
 
 
 @main.command()

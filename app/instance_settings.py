@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from app.addresses import endpoint_port, event_endpoint, normal_url
+from app.meaning import Meaning, Unit
 from index.worker import EngineKind
 
 CLOSED = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="null")
@@ -36,26 +37,64 @@ class InstanceSettings(BaseModel):
 
     model_config = CLOSED
 
-    id: Name = Field(description="any text of 1..128 characters without control characters, unique")
-    engine: Annotated[EngineKind, Field(strict=False)] = Field(description="vllm or sglang")
-    model: ModelName = Field(description="the base model's name as requests give it")
-    url: Url = Field(description="http://host:port, where the gateway sends requests")
-    events: Endpoint | None = Field(default=None, description="rank 0's event endpoint, tcp://host:port; null: learnt")
-    replay: Endpoint | None = Field(default=None, description="rank 0's replay endpoint, tcp://host:port; null: learnt")
-    topic: Annotated[PlainText, Field(max_length=256)] = Field(
-        default="", description="the topic the engine publishes on"
+    id: Annotated[Name, Meaning("its name in answers, metrics and `candidates`")] = Field(
+        description="any text of 1..128 characters without control characters, unique"
     )
-    dp_size: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_RANKS,
-        description="data-parallel ranks, 1..1024 (rank r: port + r); null: learnt, else 1",
+    engine: Annotated[EngineKind, Field(strict=False), Meaning("which engine it is")] = Field(
+        description="vllm or sglang"
     )
-    block_size: int | None = Field(default=None, ge=1, le=1 << 20, description="tokens; null: learnt from events")
-    speculative: Literal["eagle"] | None = Field(default=None, description="eagle (vLLM reuses one block less) or null")
-    prefix_match_unit: int | None = Field(default=None, ge=1, le=1 << 20, description="tokens; null: learnt")
-    weight: float = Field(default=1.0, ge=1e-6, le=1e6, description="its share of the load beside the others', above 0")
-    labels: dict[Name, LabelValue] = Field(default_factory=dict, max_length=64, description="text to text")
+    model: Annotated[
+        ModelName,
+        Meaning("what it serves; adapters are learnt", allowed="text of 1..512 characters without control characters"),
+    ] = Field(description="the base model's name as requests give it")
+    url: Annotated[
+        Url, Meaning("where it is asked, and where the gateway sends requests", "http[s]://host[:port][/path]")
+    ] = Field(description="http://host:port, where the gateway sends requests")
+    events: Annotated[
+        Endpoint | None,
+        Meaning("rank 0's event endpoint; null: learnt from the engine", "tcp://host:port or ipc://path"),
+    ] = Field(default=None, description="rank 0's event endpoint, tcp://host:port; null: learnt")
+    replay: Annotated[
+        Endpoint | None,
+        Meaning("rank 0's replay endpoint; null: learnt from the engine", "tcp://host:port or ipc://path"),
+    ] = Field(default=None, description="rank 0's replay endpoint, tcp://host:port; null: learnt")
+    topic: Annotated[
+        PlainText,
+        Field(max_length=256),
+        Meaning(
+            "what the engine publishes on; when set, only messages with this whole topic count",
+            allowed="text of 0..256 characters without control characters",
+        ),
+    ] = Field(default="", description="the topic the engine publishes on")
+    dp_size: Annotated[int | None, Unit("ranks"), Meaning("data-parallel ranks (rank r: port + r); null: learnt")] = (
+        Field(
+            default=None,
+            ge=1,
+            le=MAX_RANKS,
+            description="data-parallel ranks, 1..1024 (rank r: port + r); null: learnt, else 1",
+        )
+    )
+    block_size: Annotated[int | None, Unit("tokens"), Meaning("one block of its cache; null: learnt from events")] = (
+        Field(default=None, ge=1, le=1 << 20, description="tokens; null: learnt from events")
+    )
+    speculative: Annotated[
+        Literal["eagle"] | None, Meaning("eagle: vLLM then reuses one block less, which no event shows")
+    ] = Field(default=None, description="eagle (vLLM reuses one block less) or null")
+    prefix_match_unit: Annotated[
+        int | None,
+        Unit("tokens"),
+        Meaning("of hybrid models whose hashes are finer than their blocks; null: learnt from the engine"),
+    ] = Field(default=None, ge=1, le=1 << 20, description="tokens; null: learnt")
+    weight: Annotated[float, Meaning("its share of the load beside the others'; 2: twice as much")] = Field(
+        default=1.0, ge=1e-6, le=1e6, description="its share of the load beside the others', above 0"
+    )
+    labels: Annotated[
+        dict[Name, LabelValue],
+        Meaning(
+            "what a request's `selector` asks for, like {zone: a}",
+            allowed="up to 64 texts of 0..256 characters by names of 1..128",
+        ),
+    ] = Field(default_factory=dict, max_length=64, description="text to text")
 
     @model_validator(mode="after")
     def _ports_fit(self) -> Self:

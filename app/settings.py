@@ -8,8 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from app.instance_settings import CLOSED, InstanceSettings, ModelName, PlainText
+from app.meaning import Meaning, Unit
 from app.state_limits import WriterLimits
-from app.tuning_settings import ListenerSection, RouterSection, Seconds
+from app.tuning_settings import Bytes, Count, ListenerSection, RouterSection, Seconds
 from store.state import StateLimits
 from store.state_url import check_url
 
@@ -35,15 +36,27 @@ class HashSettings(BaseModel):
 
     model_config = CLOSED
 
-    algorithm: Literal["auto", "sha256", "sha256_cbor", "xxhash", "xxhash_cbor"] = Field(
-        default="auto", description="auto, sha256, sha256_cbor, xxhash or xxhash_cbor"
-    )
-    seed: Annotated[PlainText, BeforeValidator(_seed_text), Field(max_length=256)] = Field(
+    algorithm: Annotated[
+        Literal["auto", "sha256", "sha256_cbor", "xxhash", "xxhash_cbor"],
+        Meaning("the engines' --prefix-caching-hash-algo; auto: that of the first instance that can be verified"),
+    ] = Field(default="auto", description="auto, sha256, sha256_cbor, xxhash or xxhash_cbor")
+    seed: Annotated[
+        PlainText,
+        BeforeValidator(_seed_text),
+        Field(max_length=256),
+        Meaning("the engines' PYTHONHASHSEED; auto: that of the first instance that can be verified"),
+    ] = Field(
         default="auto",
         description='auto, none (PYTHONHASHSEED is not set), or the PYTHONHASHSEED text in quotes, like "42"',
     )
-    policy: Literal["enforce", "translate"] = Field(default="enforce", description="enforce or translate")
-    verify: Literal["roots", "all"] = Field(
+    policy: Annotated[
+        Literal["enforce", "translate"],
+        Meaning("enforce: a deviating instance is refused; translate: it gets a hash domain of its own"),
+    ] = Field(default="enforce", description="enforce or translate")
+    verify: Annotated[
+        Literal["roots", "all"],
+        Meaning("roots: first blocks, until one proves the identity; all: every block that can be"),
+    ] = Field(
         default="roots",
         description="roots: first blocks, until one proves the identity; all: every stored block that can be",
     )
@@ -60,7 +73,9 @@ class ModelSettings(BaseModel):
 
     model_config = CLOSED
 
-    hash: HashSettings = Field(default_factory=HashSettings, description="algorithm, seed, policy, verify")
+    hash: Annotated[HashSettings, Meaning("the identity asked of this model's vLLM instances")] = Field(
+        default_factory=HashSettings, description="algorithm, seed, policy, verify"
+    )
 
 
 class AuthSettings(BaseModel):
@@ -68,7 +83,13 @@ class AuthSettings(BaseModel):
 
     model_config = CLOSED
 
-    token: Annotated[SecretStr, AfterValidator(_bearer)] | None = Field(
+    token: Annotated[
+        Annotated[SecretStr, AfterValidator(_bearer)] | None,
+        Meaning(
+            "the bearer token asked for on /route and writes to /instances; null: none is asked for",
+            allowed="1..1024 visible ASCII characters without spaces",
+        ),
+    ] = Field(
         default=None,
         description="the bearer token asked for on /route and writes to /instances; null: none is asked for",
     )
@@ -79,11 +100,15 @@ class LimitSettings(BaseModel):
 
     model_config = CLOSED
 
-    body_bytes: int = Field(default=16 << 20, ge=1024, le=1 << 30, description="1024..1073741824; a larger body is 413")
-    body_timeout_s: Seconds = Field(default=10.0, description="seconds for the whole body to arrive; later is 408")
-    prompt_tokens: int = Field(default=1 << 20, ge=1, le=1 << 28, description="1..268435456; a longer prompt is 422")
-    route_timeout_s: Seconds = Field(default=5.0, description="seconds for a routing answer, tokenisation included")
-    tokenise_timeout_s: Seconds = Field(default=3.0, description="seconds for one engine to tokenise a text")
+    body_bytes: Annotated[int, Unit("bytes"), Meaning("a larger body is 413")] = Field(
+        default=16 << 20, ge=1024, le=1 << 30, description="1024..1073741824; a larger body is 413"
+    )
+    body_timeout_s: Annotated[Seconds, Meaning("for the whole body to arrive; later is 408")] = 10.0
+    prompt_tokens: Annotated[int, Unit("tokens"), Meaning("a longer prompt is 422")] = Field(
+        default=1 << 20, ge=1, le=1 << 28, description="1..268435456; a longer prompt is 422"
+    )
+    route_timeout_s: Annotated[Seconds, Meaning("for a routing answer, tokenisation included")] = 5.0
+    tokenise_timeout_s: Annotated[Seconds, Meaning("for one engine to tokenise a text; then the next is asked")] = 3.0
 
 
 class PollingSettings(BaseModel):
@@ -91,11 +116,11 @@ class PollingSettings(BaseModel):
 
     model_config = CLOSED
 
-    load_interval_s: Seconds = Field(default=1.0, description="seconds between two readings of an engine's load")
-    discovery_interval_s: Seconds = Field(
-        default=10.0, description="seconds between two looks at what an engine offers"
-    )
-    timeout_s: Seconds = Field(default=2.0, description="seconds for one answer")
+    load_interval_s: Annotated[Seconds, Meaning("between two readings of an engine's load")] = 1.0
+    discovery_interval_s: Annotated[
+        Seconds, Meaning("between two looks at what an engine offers: version, event endpoints, adapters")
+    ] = 10.0
+    timeout_s: Annotated[Seconds, Meaning("for one answer")] = 2.0
 
 
 class StateSettings(BaseModel):
@@ -103,13 +128,15 @@ class StateSettings(BaseModel):
 
     model_config = CLOSED
 
-    call_timeout_s: Seconds = Field(default=2.0, description="seconds for one write to the state store")
-    load_timeout_s: Seconds = Field(default=10.0, description="seconds to read one worker's state at start")
-    ttl_s: Seconds = Field(default=86_400.0, description="seconds until state expires when nobody follows the worker")
-    poll_s: Seconds = Field(default=0.5, description="seconds between two looks at what other replicas changed")
-    queue_batches: int = Field(default=100_000, ge=1, le=1 << 24, description="batches that wait at most")
-    queue_bytes: int = Field(default=256 << 20, ge=1 << 16, le=1 << 36, description="bytes that wait at most")
-    snapshot_batches: int = Field(default=2_000, ge=10, le=10_000, description="a longer log becomes a snapshot")
+    call_timeout_s: Annotated[Seconds, Meaning("for one write to the state store")] = 2.0
+    load_timeout_s: Annotated[Seconds, Meaning("to read one worker's state at start")] = 10.0
+    ttl_s: Annotated[Seconds, Meaning("until state expires when nobody follows the worker")] = 86_400.0
+    poll_s: Annotated[Seconds, Meaning("between two looks at what other replicas changed")] = 0.5
+    queue_batches: Annotated[Count, Unit("batches"), Meaning("so much may wait for a slow store")] = 100_000
+    queue_bytes: Annotated[Bytes, Meaning("so much may wait for a slow store")] = 256 << 20
+    snapshot_batches: Annotated[int, Unit("batches"), Meaning("a longer log becomes a snapshot")] = Field(
+        default=2_000, ge=10, le=10_000, description="10..10000; a longer log becomes a snapshot"
+    )
 
     def limits(self) -> StateLimits:
         """The store's share."""
@@ -125,11 +152,15 @@ class LogSettings(BaseModel):
 
     model_config = CLOSED
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meaning("lines below it are left out")] = Field(
         default="info", description="debug, info, warning or error"
     )
-    format: Literal["json", "text"] = Field(default="json", description="json or text")
-    access: bool = Field(default=False, description="true: one line per HTTP request")
+    format: Annotated[Literal["json", "text"], Meaning("one JSON object per line, or text to be read")] = Field(
+        default="json", description="json or text"
+    )
+    access: Annotated[bool, Meaning("true: one line per HTTP request")] = Field(
+        default=False, description="true: one line per HTTP request"
+    )
 
 
 class Settings(BaseModel):
@@ -137,11 +168,20 @@ class Settings(BaseModel):
 
     model_config = CLOSED
 
-    state: Annotated[SecretStr, AfterValidator(_reachable_state)] = Field(
+    state: Annotated[
+        SecretStr,
+        AfterValidator(_reachable_state),
+        Meaning(
+            "where what must outlive the process lies; memory://: nowhere",
+            allowed="memory://, or redis://, rediss:// or redis+cluster:// and [user:password@]host:port[/db]",
+        ),
+    ] = Field(
         default=SecretStr("memory://"),
         description="memory:// alone, or after another beginning [user:password@]host:port[/db]",
     )
-    state_tokens: bool = Field(
+    state_tokens: Annotated[
+        bool, Meaning("false: the state of SGLang instances, which holds prompt tokens, is not stored")
+    ] = Field(
         default=True, description="false: the state of SGLang instances, which holds prompt tokens, is not stored"
     )
     state_store: StateSettings = Field(default_factory=StateSettings, description="times and bounds of the state store")
