@@ -38,7 +38,8 @@ START_S = 10.0
 class NginxProcess:
     """`with NginxProcess({"router-0:8900": "127.0.0.1:1234", ...}) as gateway`; `http` is a client for it.
 
-    `changes` are further replacements in nginx.conf.
+    `changes` are further replacements in nginx.conf; `source` is the folder of the gateway's files, `alive` a path that
+    answers 200 once it is up.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class NginxProcess:
         addresses: Mapping[str, str],
         changes: Mapping[str, str] = PATIENT,
         environment: Mapping[str, str] | None = None,
+        source: Path = GATEWAY,
+        alive: str = "/healthz",
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -55,11 +58,11 @@ class NginxProcess:
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self.http = httpx.Client(base_url=self.url, timeout=20.0, trust_env=False)
-        self._write({**addresses, **changes})
+        self._alive = alive
+        self._write(source, {**addresses, **changes})
 
     def __enter__(self) -> Self:
-        assert NGINX is not None
-        command = [NGINX, "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"), "-g", "daemon off;"]
+        command = [*self._command(), "-g", "daemon off;"]
         own = {name: text for name, text in os.environ.items() if not name.startswith("KVROUTE_")}
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -83,6 +86,10 @@ class NginxProcess:
                 self._process.wait(10)
         self._folder.cleanup()
 
+    def check(self) -> subprocess.CompletedProcess[str]:
+        """`nginx -t` of the files as this process runs them."""
+        return subprocess.run([*self._command(), "-t"], capture_output=True, text=True, timeout=20, check=False)
+
     def workers(self) -> list[int]:
         """The process ids of the worker processes."""
         assert self._process is not None
@@ -97,19 +104,24 @@ class NginxProcess:
         """The access log's entries."""
         return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
-    def _write(self, changes: Mapping[str, str]) -> None:
-        text = (GATEWAY / "nginx.conf").read_text()
+    def _command(self) -> list[str]:
+        assert NGINX is not None
+        return [NGINX, "-p", str(self.folder), "-c", str(self.folder / "nginx.conf")]
+
+    def _write(self, source: Path, changes: Mapping[str, str]) -> None:
+        text = (source / "nginx.conf").read_text()
         for before, after in {DEBIAN_MODULE: MODULE, **changes}.items():
             assert before in text, before
             text = text.replace(before, after)
         text = text.replace("listen 8080", f"listen 127.0.0.1:{self.port}").replace("/tmp/", f"{self.folder}/")
         (self.folder / "nginx.conf").write_text(text)
-        shutil.copy(GATEWAY / "kvroute.js", self.folder)
+        for script in source.glob("*.js"):
+            shutil.copy(script, self.folder)
 
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log()
         try:
-            return self.http.get("/healthz").status_code == 200
+            return self.http.get(self._alive).status_code == 200
         except httpx.TransportError:
             return False
