@@ -99,7 +99,7 @@ class Following:
             self._around.index.hint(tracked.worker, facts.dynamo_format, facts.adapters)
         for stream in self._streams.values():
             if stream.check is not None:
-                stream.check.adapters_learnt()
+                stream.check.facts_learnt()
             if stream.ingest is not None:
                 stream.ingest.refile()
 

@@ -105,8 +105,13 @@ class HashCheck:
                 relabelled[position] = _relabelled(event, label)
         return batch if relabelled is None else batch._replace(events=relabelled)
 
-    def adapters_learnt(self) -> None:
-        """Adapters may have other paths now. Blocks that would be filed elsewhere today are fetched again."""
+    def facts_learnt(self) -> None:
+        """Adapters may have other paths now. Blocks that would be filed elsewhere today are fetched again.
+
+        The metrics may name an algorithm by which a mismatch would be explained otherwise: the next root is looked at.
+        """
+        if self._tracked.hash.status == "mismatch" and self._tracked.hash.identity is None:
+            self._failures = 0
         model, adapters = self._instance.settings.model, self._instance.adapters
         for (name, filed), known in self._misfiled.items():
             label = self._adapters.label(model, name, adapters.get(name))
@@ -121,7 +126,7 @@ class HashCheck:
     def _judge_base(self, event: BlockStored) -> None:
         if self.settled or not self._due():
             return
-        report = self._identity.judge(event, {})
+        report = self._identity.judge(event, {}, self._instance.facts.hash_algorithm)
         if report is not None:
             self._take(report)
 
@@ -151,8 +156,9 @@ class HashCheck:
         tracked = self._tracked
         self._failures += 1
         first = tracked.hash.status != "mismatch"
-        if first or report.identity is not None:
+        if first or report.identity is not None or tracked.hash.identity is None:
             tracked.hash = report
+            tracked.advice = report.advice if tracked.refused else None
         if report.identity is not None and not self._enforce:
             self._index.identify(tracked.worker, report.identity, shared=False)
         if first and self._enforce:
@@ -189,7 +195,7 @@ class HashCheck:
         """The path that the block was hashed with, of those known; it proves the worker's identity as well."""
         known = self._adapters.paths(self._instance.settings.model, name)
         for tried in dict.fromkeys((path, *known)):
-            report = self._identity.judge(event, {name: tried})
+            report = self._identity.judge(event, {name: tried}, self._instance.facts.hash_algorithm)
             if report is not None and report.identity is not None:
                 if report.identity != self._tracked.hash.identity:
                     self._take(report)

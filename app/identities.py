@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from app.settings import Settings
-from engine.identity import HashPolicy, ModelIdentity
+from engine.hash_policy import HashPolicy
+from engine.identity import ModelIdentity
 
 
 class Identities:

@@ -202,6 +202,7 @@ def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
         fingerprint=told.fingerprint or known.fingerprint,
         adapters=cards.adapters,
         models=cards.models,
+        hash_algorithm=told.hash_algorithm or known.hash_algorithm,
         dynamo_format=known.dynamo_format if told.dynamo_format is None else told.dynamo_format,
     )
 

@@ -14,7 +14,8 @@ class EngineFacts(NamedTuple):
     `events` and `replay` are endpoints per data-parallel rank, ready to be dialled. `block_size` is in tokens (vLLM: of
     the command line or backend, without context parallelism; events know better). `fingerprint` differs between
     processes of the same engine. `adapters` are LoRA names with their paths. `dynamo_format` tells whether SGLang's
-    event hashes carry the namespace. `warning` says in words what an operator should change.
+    event hashes carry the namespace. `warning` says in words what an operator should change. `hash_algorithm` is what
+    vLLM's metrics say of `--prefix-caching-hash-algo`, in characters that can be shown.
     """
 
     version: str | None
@@ -29,3 +30,4 @@ class EngineFacts(NamedTuple):
     models: tuple[str, ...]
     dynamo_format: bool | None
     warning: str | None
+    hash_algorithm: str | None = None

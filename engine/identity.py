@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Final, Literal, NamedTuple
 
+from engine.hash_advice import contradiction_advice, mismatch_advice
+from engine.hash_policy import HashPolicy, nameable
 from index.block_hash import (
     ALGORITHMS,
-    DEFAULT_SEED,
     BlockExtra,
     HashIdentity,
     block_hash,
@@ -30,14 +31,6 @@ KNOWN_SEEDS: Final = (None, "0", "42", "random", "")
 COARSEST_BLOCK: Final = 4096
 MOST_UNITS: Final = 128
 """Blocks that are longer, or hold more hash units, are not searched for a finer unit (it would take too long)."""
-
-
-class HashPolicy(NamedTuple):
-    """One model's settings: `algorithm` is "auto" or a name, `seed` is "auto", "none" (the default text) or a text."""
-
-    algorithm: str = "auto"
-    seed: str = "auto"
-    policy: Literal["enforce", "translate"] = "enforce"
 
 
 class HashReport(NamedTuple):
@@ -64,25 +57,25 @@ class ModelIdentity:
 
     def __init__(self, settings: HashPolicy, own_seed: str | None) -> None:
         self._settings = settings
-        seeds = dict.fromkeys((*KNOWN_SEEDS, own_seed, *_given_seed(settings)))
-        self._candidates = [HashIdentity(*pair) for pair in product(ALGORITHMS, seeds) if _nameable(*pair)]
+        seeds = dict.fromkeys((*KNOWN_SEEDS, own_seed, *settings.seeds))
+        self._candidates = [HashIdentity(*pair) for pair in product(ALGORITHMS, seeds) if nameable(*pair)]
         self._units: dict[int, int] = {}
-        self.expected = _stated(settings)
+        self.expected = settings.stated()
 
     def accept(self, identity: HashIdentity) -> bool:
         """Whether an identity proven before is the expected one; it becomes that if none is and settings allow."""
-        if self.expected is None and _meets(identity, self._settings):
+        if self.expected is None and self._settings.admits(identity):
             self.expected = identity
         return self.expected == identity
 
-    def judge(self, event: BlockStored, lora_paths: Mapping[str, str]) -> HashReport | None:
+    def judge(self, event: BlockStored, lora_paths: Mapping[str, str], told: str | None = None) -> HashReport | None:
         """What a store event says about its engine; None when it says nothing.
 
         It says nothing unless it begins a prompt and its hashes pair with its tokens, nor when it may have failed for a
         reason other than the identity: an adapter whose path is unknown or has changed, prompt embeddings, a tier
         below the GPU (connectors may hash in their own way). Extra keys that an old release does not send count as
         none, and images in a block of several hash units as far as they are seen: one verified block of a process
-        outweighs any mismatch.
+        outweighs any mismatch. `told` is the algorithm that the engine's metrics name: only the advice goes by it.
 
         One hash is computed when the block verifies. A mismatch tries every candidate with every hash unit: 2 to 10 ms
         for blocks of 16 to 128, up to 50 ms for the largest; do not ask for every block of such an engine.
@@ -93,21 +86,17 @@ class ModelIdentity:
         if self.expected is not None and self._derives(root, self.expected):
             return HashReport("verified", self.expected, self.expected)
         found = self._find(root)
-        if found is not None and self.expected is None and _meets(found, self._settings):
+        if found is not None and self.expected is None and self._settings.admits(found):
             self.expected = found
             return HashReport("verified", found, found)
         if found is None and not self._conclusive(root):
             return None
-        return HashReport("mismatch", found, self.expected, _advice(root, found, self.expected, self._settings))
+        advice = mismatch_advice(root.wire, told, found, self.expected, self._settings)
+        return HashReport("mismatch", found, self.expected, advice)
 
     def contradicted(self, identity: HashIdentity) -> HashReport:
         """The report on an engine that hashes by `identity` and has announced a block with another hash."""
-        advice = (
-            f"the hash of a stored block does not follow from its tokens by {_words(identity)}, as those of this "
-            "engine's other blocks do: its events are changed on their way, or two engines publish at one endpoint; "
-            "restart it when that is mended (hash.verify: roots looks at first blocks alone)"
-        )
-        return HashReport("mismatch", identity, self.expected, advice)
+        return HashReport("mismatch", identity, self.expected, contradiction_advice(identity))
 
     def _find(self, root: _Root) -> HashIdentity | None:
         thorough = not root.doubtful
@@ -189,75 +178,3 @@ def _digest_at_end(root: _Root, identity: HashIdentity, unit: int, extra: BlockE
         if start == 0 and extra is not None:
             extra = extra[:1] if root.has_lora else None
     return digest
-
-
-def _stated(settings: HashPolicy) -> HashIdentity | None:
-    if settings.algorithm not in ("auto", *ALGORITHMS):
-        raise ValueError(f"unknown hash algorithm {settings.algorithm!r}: one of auto, {', '.join(ALGORITHMS)}")
-    seeds = _given_seed(settings)
-    if seeds and not _nameable(settings.algorithm, seeds[0]):
-        raise ValueError(f"{settings.algorithm} without PYTHONHASHSEED is random in every process: give a seed")
-    return HashIdentity(settings.algorithm, seeds[0]) if seeds and settings.algorithm != "auto" else None
-
-
-def _given_seed(settings: HashPolicy) -> tuple[str | None, ...]:
-    """The seed the settings name, as a tuple of one, or of none under "auto"."""
-    if settings.seed == "auto":
-        return ()
-    return (None,) if settings.seed in ("none", DEFAULT_SEED) else (settings.seed,)
-
-
-def _nameable(algorithm: str, seed: str | None) -> bool:
-    return seed is not None or not algorithm.startswith("xxhash")
-
-
-def _meets(identity: HashIdentity, settings: HashPolicy) -> bool:
-    seeds = _given_seed(settings)
-    return settings.algorithm in ("auto", identity.algorithm) and (not seeds or identity.seed == seeds[0])
-
-
-def _advice(root: _Root, found: HashIdentity | None, expected: HashIdentity | None, settings: HashPolicy) -> str:
-    seen = f"block hashes are {_words(found)}" if found else _unknown(root)
-    if expected:
-        return f"{seen}, the fleet uses {_words(expected)}: {_remedy(found, expected, settings)}"
-    seed = (*_given_seed(settings), "0")[0]
-    wanted = HashIdentity("sha256_cbor" if settings.algorithm == "auto" else settings.algorithm, seed)
-    if found:
-        return f"{seen}, the settings ask for {_asked(settings)}: {_remedy(found, wanted, settings)}"
-    return f"{seen}: start every engine of this model with {_flags(wanted)}, or state the seed they have in hash.seed"
-
-
-def _unknown(root: _Root) -> str:
-    sure = isinstance(root.wire, bytes) and len(root.wire) == 16
-    return (
-        "block hashes fit no known algorithm and seed "
-        f"({'xxhash' if sure else 'perhaps xxhash'} without PYTHONHASHSEED, which is random in every process, "
-        "or another PYTHONHASHSEED, compared as text)"
-    )
-
-
-def _remedy(found: HashIdentity | None, wanted: HashIdentity, settings: HashPolicy) -> str:
-    text = f"restart this engine with {_flags(wanted)}"
-    if found is None and wanted.seed is None:
-        text += " (releases that draw a random seed then need one PYTHONHASHSEED on the whole fleet)"
-    return f"its blocks are kept apart; to share them {text}" if settings.policy == "translate" else text
-
-
-def _words(identity: HashIdentity) -> str:
-    return f"{identity.algorithm} with {_seed_words(identity.seed)}"
-
-
-def _asked(settings: HashPolicy) -> str:
-    seeds = [_seed_words(seed) for seed in _given_seed(settings)]
-    return " with ".join([*([] if settings.algorithm == "auto" else [settings.algorithm]), *seeds])
-
-
-def _flags(identity: HashIdentity) -> str:
-    seed = "without PYTHONHASHSEED" if identity.seed is None else _seed_words(identity.seed)
-    return f"--prefix-caching-hash-algo {identity.algorithm} and {seed}"
-
-
-def _seed_words(seed: str | None) -> str:
-    if seed is None:
-        return "PYTHONHASHSEED not set"
-    return f"PYTHONHASHSEED={seed}" if seed else 'PYTHONHASHSEED=""'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from engine.prometheus_text import samples
 _START = "process_start_time_seconds"
 _CONFIG = "vllm:cache_config_info"
 _RUNNING = "vllm:num_requests_running"
+_ALGORITHM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""A name that can be shown."""
 
 _EVENTS_OFF = (
     'KV events are off: start vLLM with --kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq", '
@@ -46,6 +49,7 @@ async def vllm_facts(inquiry: Inquiry) -> EngineFacts:
         models=models.models,
         dynamo_format=None,
         warning=streams.warning,
+        hash_algorithm=process.hash_algorithm,
     )
 
 
@@ -103,6 +107,7 @@ class _Process(NamedTuple):
     fingerprint: str | None
     block_size: int | None
     prefix_match_unit: int | None
+    hash_algorithm: str | None
     ranks: int
 
 
@@ -119,4 +124,6 @@ def _process(page: str) -> _Process:
             ranks.add(sample.labels.get("engine", "0"))
     fingerprint = ",".join(map(repr, sorted(starts))) or None
     block_size, unit = count(config.get("block_size")), count(config.get("prefix_match_unit"))
-    return _Process(fingerprint, block_size or None, unit or None, len(ranks))
+    algorithm = config.get("prefix_caching_hash_algo", "None")
+    told = algorithm if algorithm != "None" and _ALGORITHM.fullmatch(algorithm) else None
+    return _Process(fingerprint, block_size or None, unit or None, told, len(ranks))

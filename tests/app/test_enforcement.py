@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -178,6 +179,39 @@ def test_a_seed_that_nobody_can_name_is_said_to_be_one() -> None:
         assert (shown["hash"]["algorithm"], shown["hash"]["seed"], shown["hash"]["expected"]) == (None, None, None)
         assert "random" in shown["hash"]["advice"]
         assert "PYTHONHASHSEED" in shown["advice"]
+
+
+@contextmanager
+def told(algorithm: str | None) -> Iterator[tuple[Running, Publisher, FakeEngine]]:
+    """The service with instance a, whose metrics name an algorithm."""
+    with Publisher() as publisher, FakeEngine(EngineKind.VLLM, hash_algorithm=algorithm) as engine:
+        engine.events, engine.replay = publisher.events, publisher.replay
+        with serving(fleet(instance("a", publisher, engine))) as run:
+            yield run, publisher, engine
+
+
+def test_the_advice_does_not_name_an_algorithm_that_the_engines_metrics_rule_out() -> None:
+    with told("sha256_cbor") as (run, publisher, _):
+        publish(run, "a", publisher, vllm_stored(ASKED, UNKNOWN._replace(algorithm="sha256_cbor")))
+        shown = run.worker("a")
+        assert shown["state"] == "refused"
+        assert "block hashes are sha256_cbor by this engine's metrics" in shown["advice"]
+        assert "xxhash" not in shown["advice"]
+
+
+def test_the_advice_follows_what_the_metrics_say_later() -> None:
+    with told(None) as (run, publisher, engine):
+        for number in range(1, 9):  # so many that few of the next would be looked at
+            publish(run, "a", publisher, vllm_stored(prompt(number), UNKNOWN))
+        assert "perhaps xxhash" in run.worker("a")["advice"]
+        engine.hash_algorithm = "xxhash"
+        looks = engine.calls["/version"]
+        wait_until(lambda: engine.calls["/version"] > looks + 2, 5, lambda: engine.calls)
+        publish(run, "a", publisher, vllm_stored(prompt(9), UNKNOWN))
+        shown = run.worker("a")
+        assert "block hashes are xxhash by this engine's metrics" in shown["advice"]
+        assert shown["hash"]["advice"] == shown["advice"]
+        assert shown["state"] == "refused"
 
 
 def test_every_rank_with_a_random_seed_of_its_own_is_refused() -> None:

@@ -63,7 +63,7 @@ async def learn(client: HttpClient, engine: FakeEngine) -> EngineFacts:
 
 async def test_vllm_tells_everything(client: HttpClient, vllm: FakeEngine) -> None:
     vllm.dp_size, vllm.topic, vllm.prefix_match_unit = 2, "kv", 8
-    vllm.adapters = {"sql": "/loras/sql"}
+    vllm.adapters, vllm.hash_algorithm = {"sql": "/loras/sql"}, "sha256_cbor"
     assert await learn(client, vllm) == EngineFacts(
         version="0.32.0",
         events={0: "tcp://127.0.0.1:5557", 1: "tcp://127.0.0.1:5558"},
@@ -77,7 +77,19 @@ async def test_vllm_tells_everything(client: HttpClient, vllm: FakeEngine) -> No
         models=("m",),
         dynamo_format=None,
         warning=None,
+        hash_algorithm="sha256_cbor",
     )
+
+
+@pytest.mark.parametrize(
+    ("shown", "learnt"),
+    [("xxhash", "xxhash"), ("sha256_cbor_64bit", "sha256_cbor_64bit"), (None, None), ("", None), ("a b", None)],
+)
+async def test_vllm_names_its_hash_algorithm_where_it_has_one(
+    client: HttpClient, vllm: FakeEngine, shown: str | None, learnt: str | None
+) -> None:
+    vllm.hash_algorithm = shown
+    assert (await learn(client, vllm)).hash_algorithm == learnt
 
 
 async def test_vllm_with_events_off_says_how_to_switch_them_on(client: HttpClient, vllm: FakeEngine) -> None:

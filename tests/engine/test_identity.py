@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.identity import HashPolicy, HashReport, ModelIdentity
+from engine.hash_policy import HashPolicy
+from engine.identity import HashReport, ModelIdentity
 from engine.wire import decode
 from index.block_hash import ALGORITHMS, BlockExtra, HashIdentity, block_hash, chain, none_hash, wire_uint64
 from index.event import BlockStored, EngineHash
@@ -372,6 +373,89 @@ def test_whole_digests_of_xxhash_are_recognised_by_their_length() -> None:
     long = advice_of(model.judge(root_of_unknown_seed("xxhash_cbor", whole=True), {}))
     assert "(xxhash without PYTHONHASHSEED, which is random in every process" in long
     assert "perhaps xxhash" in advice_of(model.judge(root_of_unknown_seed("xxhash_cbor"), {}))
+
+
+# Only what is possible is named
+
+
+FLEET = HashPolicy("sha256_cbor", "0")
+
+
+def advice_on(root: BlockStored, told: str | None, settings: HashPolicy = FLEET) -> str:
+    return advice_of(ModelIdentity(settings, None).judge(root, {}, told))
+
+
+@pytest.mark.parametrize("told", ["sha256", "sha256_cbor"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_engine_whose_metrics_name_sha256_is_not_told_of_xxhash(told: str, whole: bool) -> None:
+    text = advice_on(root_of_unknown_seed(told, whole), told)
+    assert text.startswith(
+        f"block hashes are {told} by this engine's metrics and fit no known seed (another PYTHONHASHSEED, compared as "
+        "text, or none in a release that then draws a random seed), the fleet uses sha256_cbor with PYTHONHASHSEED=0: "
+    )
+    assert "xxhash" not in text
+    assert text.endswith("restart this engine with --prefix-caching-hash-algo sha256_cbor and PYTHONHASHSEED=0")
+
+
+@pytest.mark.parametrize("told", ["xxhash", "xxhash_cbor"])
+def test_an_engine_whose_metrics_name_xxhash_is_told_so_without_a_perhaps(told: str) -> None:
+    assert advice_on(root_of_unknown_seed(told), told).startswith(
+        f"block hashes are {told} by this engine's metrics and fit no known seed ({told} without PYTHONHASHSEED, which "
+        "is random in every process, or another PYTHONHASHSEED, compared as text), "
+    )
+
+
+def test_a_whole_digest_of_sha256_is_not_said_to_be_xxhash() -> None:
+    text = advice_on(root_of_unknown_seed("sha256", whole=True), None)
+    assert text.startswith("block hashes fit no known algorithm and seed (another PYTHONHASHSEED, compared as text, or")
+    assert "xxhash" not in text
+
+
+def test_the_length_of_a_digest_outweighs_what_the_metrics_say() -> None:
+    text = advice_on(root_of_unknown_seed("xxhash", whole=True), "sha256")
+    assert "fit no known algorithm and seed (xxhash without PYTHONHASHSEED" in text
+    assert "by this engine's metrics" not in text
+
+
+def test_an_algorithm_that_is_none_of_the_known_is_named_as_the_cause() -> None:
+    text = advice_on(root_of_unknown_seed(), "builtin")
+    assert text == (
+        "block hashes are builtin by this engine's metrics, which is none of sha256, sha256_cbor, xxhash, xxhash_cbor, "
+        "the fleet uses sha256_cbor with PYTHONHASHSEED=0: "
+        "restart this engine with --prefix-caching-hash-algo sha256_cbor and PYTHONHASHSEED=0"
+    )
+
+
+def test_a_digest_of_no_known_length_is_not_given_a_cause() -> None:
+    root = root_of_unknown_seed()._replace(block_hashes=[b"\x01" * 20])
+    assert advice_on(root, None).startswith("block hashes fit no known algorithm and seed, the fleet uses")
+
+
+@pytest.mark.parametrize(
+    ("told", "settings", "flags"),
+    [
+        ("sha256", HashPolicy(), "--prefix-caching-hash-algo sha256 and PYTHONHASHSEED=0"),
+        ("xxhash", HashPolicy("auto", "9"), "--prefix-caching-hash-algo xxhash and PYTHONHASHSEED=9"),
+        ("xxhash", HashPolicy("auto", "none"), "--prefix-caching-hash-algo sha256_cbor and without PYTHONHASHSEED"),
+        ("xxhash", HashPolicy("sha256", "auto"), "--prefix-caching-hash-algo sha256 and PYTHONHASHSEED=0"),
+        ("builtin", HashPolicy(), "--prefix-caching-hash-algo sha256_cbor and PYTHONHASHSEED=0"),
+    ],
+)
+def test_an_engine_need_not_change_an_algorithm_that_nobody_asked_about(
+    told: str, settings: HashPolicy, flags: str
+) -> None:
+    assert f"start every engine of this model with {flags}, or state" in advice_on(
+        root_of_unknown_seed(), told, settings
+    )
+
+
+@pytest.mark.parametrize("told", [None, "sha256", "xxhash", "builtin"])
+def test_what_is_told_does_not_decide_only_the_hash_does(told: str | None) -> None:
+    identity = HashIdentity("sha256_cbor", "0")
+    model = ModelIdentity(HashPolicy(), None)
+    assert model.judge(root_by(identity), {}, told) == HashReport("verified", identity, identity)
+    other = model.judge(root_by(HashIdentity("xxhash", "42")), {}, told)
+    assert "block hashes are xxhash with PYTHONHASHSEED=42, the fleet uses" in advice_of(other)
 
 
 @pytest.mark.parametrize(

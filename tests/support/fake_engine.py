@@ -66,6 +66,7 @@ class FakeEngine:
     dp_size: int = 1
     block_size: int = 16
     prefix_match_unit: int | None = None
+    hash_algorithm: str | None = None
     dynamo: bool = False
     loads: dict[int, RankLoad] = field(default_factory=lambda: {0: RankLoad()})
     asleep: bool = False
@@ -232,8 +233,9 @@ class FakeEngine:
             lines += _series("vllm:kv_cache_usage_perc", labels, load.kv_usage)
             for state, on in (("awake", not self.asleep), ("weights_offloaded", self.asleep), ("discard_all", False)):
                 lines += _series("vllm:engine_sleep_state", f'{labels},sleep_state="{state}"', float(on))
-            unit = f'block_size="{self.block_size}",prefix_match_unit="{self.prefix_match_unit}"'
-            lines += _series("vllm:cache_config_info", f'{unit},engine="{rank}"', 1.0)
+            config = f'block_size="{self.block_size}",prefix_match_unit="{self.prefix_match_unit}"'
+            config += f',prefix_caching_hash_algo="{self.hash_algorithm}"'
+            lines += _series("vllm:cache_config_info", f'{config},engine="{rank}"', 1.0)
         return "\n".join(lines) + "\n"
 
     def _sglang_load(self, rank: int) -> dict[str, object]:
