@@ -145,6 +145,10 @@ class Instance:
         """Whether requests for the base model `model` (its name here, or one the engine also serves it under) fit."""
         return model == self.settings.model or (model in self.facts.models and model not in self.facts.adapters)
 
+    def applies(self, tracked: TrackedWorker) -> bool:
+        """Whether the worker's events are put into the index: it is not refused, and its release can be used."""
+        return not tracked.refused and self.unusable is None
+
     def state_of(self, tracked: TrackedWorker, now: float) -> WorkerState:
         """The worker's state. An instance without events is live while it answers over HTTP; one that died is gone."""
         if self._is_gone(tracked, now):
