@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from benchmarks.radix_match import fleet
 from benchmarks.readings import resident, us_per_call
-from benchmarks.workload import BLOCK
+from benchmarks.workload import BLOCK, worker_named
 from index.event import BlockStored, EngineHash, EventBatch
 from index.index import Index
 from index.native import chosen
@@ -87,7 +87,7 @@ def _child(*case: object) -> list[float]:
 
 def _vllm(workers: int, blocks: int) -> Row:
     index, dice, before = Index(chosen("native")), random.Random(1), resident()
-    names = [Worker(f"worker-{number}", 0) for number in range(workers)]
+    names = [worker_named(number) for number in range(workers)]
     for name in names:
         index.add(name, WorkerSpec("m", EngineKind.VLLM))
     common, spent, longest, last = _run(dice), 0.0, 0.0, _run(dice)

@@ -14,13 +14,13 @@ import random
 import sys
 
 from benchmarks.readings import resident
-from benchmarks.workload import BLOCK, cores
+from benchmarks.workload import BLOCK, cores, worker_named
 from index.block_hash import HashIdentity
 from index.event import BlockStored, EngineHash, EventBatch
 from index.index import Index
 from index.native import chosen
 from index.pool import WorkerSpec
-from index.worker import EngineKind, Worker
+from index.worker import EngineKind
 
 WORKERS, BLOCKS, RUN = 64, 9_984, 128
 KINDS = ("all different", "all shared")
@@ -59,20 +59,20 @@ def _measure(kind: str, core: str, workers: int, blocks: int, send: multiprocess
     index = Index(chosen(core))
     _fill(index, 2, 1024, shared=False)
     for number in range(2):
-        index.remove(Worker(f"worker-{number}", 0))
+        index.remove(worker_named(number))
     before = resident()
     _fill(index, workers, blocks, shared=kind == "all shared")
     held = (resident() - before) / count
     said = sum(pool.size_bytes for pool in index.stats()) / count
     for number in range(workers):
-        index.remove(Worker(f"worker-{number}", 0))
+        index.remove(worker_named(number))
     send.send((held, said, (resident() - before) / count))
 
 
 def _fill(index: Index, workers: int, blocks: int, shared: bool) -> None:
     """Workers of one hash domain, as a verified fleet is."""
     for number in range(workers):
-        worker, dice = Worker(f"worker-{number}", 0), random.Random(0 if shared else number)
+        worker, dice = worker_named(number), random.Random(0 if shared else number)
         index.add(worker, WorkerSpec("m", EngineKind.VLLM))
         index.identify(worker, HashIdentity("sha256", "0"), shared=True)
         for _ in range(blocks // RUN):

@@ -71,16 +71,16 @@ def _of_peer() -> None:
 
 
 def _of_core(name: str) -> None:
-    from benchmarks.workload import BLOCK
+    from benchmarks.workload import BLOCK, worker_named  # not on top: the peer's Python has none of it
     from index.event import BlockStored, EngineHash, EventBatch
     from index.index import Index
     from index.native import chosen
     from index.pool import WorkerSpec
     from index.prompt import Prompt
-    from index.worker import EngineKind, Worker
+    from index.worker import EngineKind
 
     index, dice = Index(chosen(name)), random.Random(1)
-    workers = [Worker(f"worker-{number}", 0) for number in range(WORKERS)]
+    workers = [worker_named(number) for number in range(WORKERS)]
     before, tokens = _resident(), b""
     for worker in workers:
         index.add(worker, WorkerSpec("m", EngineKind.VLLM))

@@ -24,10 +24,10 @@ from app.main import create_app
 from app.service import Service
 from app.serving import http_protocol
 from app.settings import Settings
-from benchmarks.workload import prompts, stored
+from benchmarks.workload import prompts, stored, worker_named
 from engine.load import EngineLoad
 from index.event import EventBatch
-from index.worker import Trust, Worker
+from index.worker import Trust
 
 WORKERS = 64
 BLOCKS = 10_240
@@ -81,7 +81,7 @@ def _fill(service: Service) -> list[int]:
     for number in range(WORKERS):
         for tokens in prompts(number, BLOCKS // RUN, RUN):
             hashes = [dice.getrandbits(64) for _ in range(RUN)]
-            service.around.index.apply(Worker(f"worker-{number}", 0), EventBatch(1.0, [stored(tokens, hashes)], 0))
+            service.around.index.apply(worker_named(number), EventBatch(1.0, [stored(tokens, hashes)], 0))
             held = tokens
     return held
 

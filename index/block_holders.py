@@ -252,7 +252,10 @@ class BlockHolders:
     def matches(
         self, prompt: Prompt, names: list[Worker], eagles: Set[int], only: Collection[Worker] | None
     ) -> dict[Worker, WorkerMatch]:
-        """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first."""
+        """The matches of those plain workers of `only` that hold anything of the prompt, the deepest first.
+
+        `only=None` means all of `names`: then nobody is looked up in it.
+        """
         plain = sum(worker.bit for worker in self._workers.values() if worker.plain)
         size, most = self._block_size, (prompt.length - 1) // self._block_size
         found: dict[Worker, WorkerMatch] = {}
