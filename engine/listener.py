@@ -1,28 +1,26 @@
-"""The sockets of one worker's event stream: SUB for what is published, a monitor for the link; replays are beside.
+"""One worker's event stream followed: what is published, what is replayed, and which process it is, in steps.
 
-Everything that is decided is decided in `engine.sequence`; here messages are taken from sockets, all that wait per
-wake-up, and frames are checked. Frames are those of vLLM 0.32 and SGLang 0.5.22, `[topic, seq, payload]`.
+Everything that is decided is decided in `engine.sequence`; messages are taken from their sockets in
+`engine.subscription` and `engine.replay`, all that wait per wake-up. Here is when.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import zmq
 import zmq.asyncio
-from zmq.utils.monitor import recv_monitor_message
 
 from engine.bells import Bells
-from engine.frames import MOST, waiting
+from engine.frames import MOST
 from engine.process_call import ProcessCall
-from engine.replay import END_SEQ, Replay
+from engine.replay import Replay
 from engine.sequence import Sequence
-from engine.sockets import Socket, Sockets
+from engine.sockets import Sockets
 from engine.stream import (
     BadFrame,
     Batch,
@@ -35,6 +33,7 @@ from engine.stream import (
     Signal,
     Source,
 )
+from engine.subscription import Subscription
 
 __all__ = [
     "BadFrame",
@@ -76,11 +75,10 @@ class Listener:
         *,
         bells: Bells | None = None,
     ) -> None:
-        self._source = source
-        self._topic = source.topic.encode()
         self._limits = limits
         self._sequence = Sequence(limits, source.replay is not None, resume)
         self._sockets = Sockets(context, Bells() if bells is None else bells)
+        self._subscription = Subscription(self._sockets, source.events, source.topic, self._sequence, self._ring)
         self._replay = Replay(self._sockets, source.replay, self._sequence, self._ring)
         self._call = ProcessCall(fingerprint, limits.fingerprint_s, self._sequence, self._ring)
         self._wake = asyncio.Event()
@@ -88,9 +86,6 @@ class Listener:
         self._wake.set()
         self._alarm: asyncio.TimerHandle | None = None
         self._bad_frames: list[BadFrame] = []
-        self._link_events: deque[int] = deque()
-        self._events: Socket | None = None
-        self._monitor: Socket | None = None
         self.more = False
         """Whether `take` left something."""
 
@@ -122,7 +117,7 @@ class Listener:
 
     async def __aenter__(self) -> Self:
         try:
-            self._open_events()
+            self._subscription.open()
             self._replay.try_endpoint()
         except BaseException:
             self._close_sockets()
@@ -169,10 +164,8 @@ class Listener:
 
     def _step(self) -> list[Signal]:
         now = asyncio.get_running_loop().time()
-        self._read_monitor()
-        events_left = self._read_events(now)
-        self._apply_link_events(events_left, now)
-        self.more = self._replay.read(now, self._slice(), self._bad_frames) or events_left or bool(self._link_events)
+        events_left = self._subscription.read(now, self._slice(), self._bad_frames)
+        self.more = self._replay.read(now, self._slice(), self._bad_frames) or events_left
         self._sequence.tick(now)
         self._replay.ask()
         self._call.make()
@@ -204,75 +197,9 @@ class Listener:
             if time.perf_counter() > end:
                 return
 
-    # Events
-
-    def _open_events(self) -> None:
-        events = self._events = self._sockets.open(zmq.SUB, self._ring)
-        events.set(zmq.TCP_KEEPALIVE, 1)
-        events.set(zmq.TCP_KEEPALIVE_IDLE, 15)
-        events.set(zmq.TCP_KEEPALIVE_INTVL, 5)
-        events.set(zmq.TCP_KEEPALIVE_CNT, 3)
-        events.set(zmq.RECONNECT_IVL, 100)
-        events.set(zmq.RECONNECT_IVL_MAX, 500)  # a restarted engine's old blocks are claimed until then
-        link_events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-        self._monitor = self._sockets.open_monitor(events, link_events, self._ring)
-        events.subscribe(self._topic)
-        events.connect(self._source.events)
-
     def _ring(self) -> None:
         self._tell()
 
-    def _read_monitor(self) -> None:
-        assert self._monitor is not None, "used outside its `async with`"
-        monitor: Any = self._monitor
-        while monitor.get(zmq.EVENTS) & zmq.POLLIN:  # an Again that is raised costs ten times as much
-            message: Any = recv_monitor_message(self._monitor, zmq.NOBLOCK)
-            self._link_events.append(message["event"])
-
-    def _read_events(self, now: float) -> bool:
-        """Take what was published. Whether some may be left."""
-        assert self._events is not None
-        for _ in self._slice():
-            messages, more = waiting(self._events)
-            at = 0
-            while at < len(messages):
-                at += self._sequence.live_run(messages, at, self._topic, now) or self._take_one(messages[at], now)
-            if not more:
-                return False
-        return True
-
-    def _take_one(self, frames: list[bytes], now: float) -> int:
-        if len(frames) != 3:
-            self._bad_frames.append(BadFrame("frame_count"))
-        elif not self._topic or frames[0] == self._topic:
-            self._live(frames[1], frames[2], now)
-        return 1
-
-    def _live(self, seq: bytes, payload: bytes, now: float) -> None:
-        if len(seq) != 8:
-            self._bad_frames.append(BadFrame("seq_length"))
-        elif (number := int.from_bytes(seq, "big")) == END_SEQ:
-            self._bad_frames.append(BadFrame("seq_range"))
-        else:
-            self._sequence.live(number, payload, now)
-
-    def _apply_link_events(self, events_left: bool, now: float) -> None:
-        """A disconnect counts only after all that came before it was read."""
-        while self._link_events:
-            if self._link_events[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._sequence.link_up(now)
-            elif events_left:
-                return
-            else:
-                self._sequence.link_down()
-            self._link_events.popleft()
-
     def _close_sockets(self) -> None:
         self._replay.close()
-        if self._events is not None:
-            self._events.disable_monitor()
-            self._sockets.close(self._events)
-            self._events = None
-        if self._monitor is not None:
-            self._sockets.close(self._monitor)
-            self._monitor = None
+        self._subscription.close()

@@ -13,15 +13,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from itertools import repeat
 from typing import Literal
 
 from engine.asking import Ask, Asking
-from engine.backlog import Applied, Backlog, Held
-from engine.engine_time import EngineClock, engine_time
-from engine.live_run import leading_run
+from engine.backlog import Held
+from engine.engine_time import engine_time
+from engine.order import Order
 from engine.process import Process
-from engine.stream import Batch, Clear, Gap, Link, ListenerLimits, Position, Resumed, Signal
+from engine.stream import Gap, Link, ListenerLimits, Position, Resumed, Signal
 from index.worker import Trust
 
 
@@ -42,22 +41,10 @@ class Sequence:
     ) -> None:
         self._limits = limits
         self._replay = replay
-        self._signals: list[Signal] = []
-        self._reason = "start"
-        self._fresh = resume is None  # nothing applied since the last beginning
+        self._order = Order(limits, resume)
         self._resuming = resume is not None  # the consumer waits to hear whether what it holds may stay
         self._position = resume
-        self._decided = False  # the Clear of that beginning was emitted
-        self._trust = Trust.PARTIAL if resume is None else resume.trust
-        self._expected = 0 if resume is None else resume.next_seq
-        self._next_live: int | None = None
-        self._clock = EngineClock(limits.clock_step_s)
-        self._backlog = Backlog(limits.held_batches, limits.held_bytes)
-        self._applied = Applied(limits.remembered_batches)
-        if resume is not None:
-            self._applied.resume(resume.next_seq, resume.digest)
         self._asking = Asking(limits, jitter)
-        self._decide_at: float | None = None
         self._resynced_at: float | None = None
         self._resync_useless = False
         self.resync_requests: Counter[str] = Counter()
@@ -68,7 +55,8 @@ class Sequence:
 
     def take(self) -> list[Signal]:
         """Everything to tell the consumer since the last call, in order."""
-        signals, self._signals = self._signals, []
+        order = self._order
+        signals, order.signals = order.signals, []
         self._position = self._reached()
         return signals
 
@@ -84,7 +72,7 @@ class Sequence:
 
     def deadline(self) -> float | None:
         """When `tick` is next needed, if nothing else happens."""
-        times = (self._process.verdict_until, self._decide_at, self._asking.deadline())
+        times = (self._process.verdict_until, self._order.decide_at, self._asking.deadline())
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -104,23 +92,23 @@ class Sequence:
                 self._too_much_aside(now)
             return
         self._asking.live(now)
-        ts = engine_time(payload)
-        if self._is_next(seq) and not self._clock.jumps_back(ts):
-            self._next_live = seq + 1
-            self._clock.note(seq, ts)
-            self._apply(seq, payload, replayed=False)
+        order, ts = self._order, engine_time(payload)
+        if order.is_next(seq) and not order.clock.jumps_back(ts):
+            order.next_live = seq + 1
+            order.clock.note(seq, ts)
+            order.apply(seq, payload, replayed=False)
             return
-        if seq < self._floor():
-            if self._is_known(seq, payload):
+        if seq < order.floor():
+            if order.is_known(seq, payload):
                 return
             self._restart()
-        elif self._clock.jumps_back(ts):
+        elif order.clock.jumps_back(ts):
             self._restart()
-        if self._next_live is not None and seq > self._floor():
-            self._signals.append(Gap(seq - self._floor()))
+        if order.next_live is not None and seq > order.floor():
+            order.signals.append(Gap(seq - order.floor()))
             self._process.suspect(now)
-        self._next_live = seq + 1
-        self._clock.note(seq, ts)
+        order.next_live = seq + 1
+        order.clock.note(seq, ts)
         self._take_in(seq, payload, now)
 
     def live_run(self, messages: list[list[bytes]], at: int, topic: bytes, now: float) -> int:
@@ -128,35 +116,29 @@ class Sequence:
 
         How many: as long as nothing about them is unusual; often none.
         """
-        if self._link in ("down", "doubt") or self._next_live is None or not self._is_next(self._next_live):
+        if self._link in ("down", "doubt"):
             return 0
-        run = leading_run(messages, at, topic, self._expected, self._clock)
-        if run is None:
-            return 0
-        self._asking.live(now)
-        first, count = self._expected, len(run.payloads)
-        self._expected = self._next_live = first + count
-        self._clock.note(first + count - 1, run.ts)
-        self._applied.add_run(first, run.digests)
-        rows = zip(range(first, first + count), run.payloads, repeat(False), strict=False)
-        self._signals.extend(map(tuple.__new__, repeat(Batch), rows))  # as Batch(...), in a third of the time
+        count = self._order.apply_run(messages, at, topic)
+        if count:
+            self._asking.live(now)
         return count
 
     def replayed(self, ask_id: int, seq: int, payload: bytes, now: float) -> None:
         """A batch of the answer to a replay request."""
         if self._asking.current is None or self._asking.current.id != ask_id:
             return
-        if seq >= self._expected or self._link == "doubt":  # an answer of old batches only must end some time
+        order = self._order
+        if seq >= order.expected or self._link == "doubt":  # an answer of old batches only must end some time
             self._asking.answered(now)
         if self._link == "doubt":
-            self._end_doubt(same=seq == self._expected - 1 and self._applied.has(seq, payload), now=now)
-        elif seq < self._expected:
+            self._end_doubt(same=seq == order.expected - 1 and order.applied.has(seq, payload), now=now)
+        elif seq < order.expected:
             return
-        elif seq == self._expected:
+        elif seq == order.expected:
             self._asking.progressed = True
-            self._apply(seq, payload, replayed=True)
-            self._drain()
-        elif self._backlog.put(seq, Held(payload, replayed=True)) and self._fresh:
+            order.apply(seq, payload, replayed=True)
+            order.drain()
+        elif order.backlog.put(seq, Held(payload, replayed=True)) and order.fresh:
             self._resync_useless = True  # 0 has left the publisher's buffer: the answer begins with what is there
             self._asking.progressed = True
             self._give_up_hole()
@@ -170,7 +152,7 @@ class Sequence:
         """The event socket's handshake succeeded."""
         if self._link in ("up", "doubt"):
             return
-        self._signals.append(Link(True))
+        self._order.signals.append(Link(True))
         if self._link == "new":
             self._link = "up"
             self._process.inquire()
@@ -184,9 +166,9 @@ class Sequence:
     def link_down(self) -> None:
         """The event socket was disconnected. What it still held must have been fed before."""
         if self._link in ("up", "doubt"):
-            self._signals.append(Link(False))
+            self._order.signals.append(Link(False))
             self._link = "down"
-        self._decide_at = None
+        self._order.decide_at = None
         self._process.disconnect()
         self._asking.stop()
 
@@ -222,8 +204,8 @@ class Sequence:
         if self._asking.due(now):
             self._send_ask(now)
             self._process.inquire_if_unknown()
-        if self._decide_at is not None and now >= self._decide_at:
-            self._decide(Trust.PARTIAL)
+        if self._order.decide_at is not None and now >= self._order.decide_at:
+            self._order.decide(Trust.PARTIAL)
 
     def resync(self, reason: str, now: float, *, known_too: bool = False) -> bool:
         """Forget and replay from 0. False (and nothing happens): it was done lately, or it would show nothing new.
@@ -233,115 +215,70 @@ class Sequence:
         self.resync_requests[reason] += 1
         lately = self._resynced_at is not None and now - self._resynced_at < self._limits.resync_s
         useless = self._resync_useless and not known_too
-        if not self._replay or self._link != "up" or self._fresh or useless or lately:
+        if not self._replay or self._link != "up" or self._order.fresh or useless or lately:
             return False
-        next_live, clock = self._next_live, self._clock
-        self._begin(reason)
-        self._next_live, self._clock = next_live, clock  # still the same process
+        self._begin(reason, same_process=True)
         self._resync_useless = True
         self._resynced_at = now
         self._send_ask(now)
         return True
 
     def _reached(self) -> Position | None:
-        if self._fresh:
+        order = self._order
+        if order.fresh:
             return None
-        return Position(self._expected, self._process.known, self._applied.last, self._trust)
+        return Position(order.expected, self._process.known, order.applied.last, order.trust)
 
-    # Order
-
-    def _is_next(self, seq: int) -> bool:
-        """Whether nothing is missing before this number and nothing waits behind it: so it is nearly always."""
-        return seq == self._next_live == self._expected and not self._fresh and not self._backlog
-
-    def _floor(self) -> int:
-        """The lowest number that a live batch of this process can still have."""
-        return max(self._expected, self._next_live or 0)
-
-    def _is_known(self, seq: int, payload: bytes) -> bool:
-        held = self._backlog.get(seq)
-        return self._applied.has(seq, payload) or (held is not None and held.payload == payload)
+    # Holes
 
     def _take_in(self, seq: int, payload: bytes, now: float) -> None:
-        if seq != self._expected:
-            while not self._backlog.put(seq, Held(payload, replayed=False)):
+        order = self._order
+        if seq != order.expected:
+            while not order.backlog.put(seq, Held(payload, replayed=False)):
                 self._give_up_hole()
-        if seq == self._expected:
-            self._apply(seq, payload, replayed=False)
-        self._drain()
+        if seq == order.expected:
+            order.apply(seq, payload, replayed=False)
+        order.drain()
         self._mind_hole(now)
 
-    def _apply(self, seq: int, payload: bytes, replayed: bool) -> None:
-        if self._fresh:
-            self._open(seq)
-        self._expected = seq + 1
-        self._applied.add(seq, payload)
-        if replayed:
-            self._clock.note(seq, engine_time(payload))
-        self._signals.append(Batch(seq, payload, replayed))
-
-    def _drain(self) -> None:
-        while (held := self._backlog.pop(self._expected)) is not None:
-            self._apply(self._expected, held.payload, held.replayed)
-
-    def _open(self, first_seq: int) -> None:
-        """The first batch since a beginning says what is known of the process."""
-        trust = Trust.EXACT if first_seq == 0 else Trust.PARTIAL
-        if not self._decided:
-            self._decide(trust)
-        elif trust is not self._trust:  # nothing is held yet, only the trust was guessed too low or too high
-            self._trust = trust
-            self._signals.append(Clear("start" if trust is Trust.EXACT else "gap", trust))
-        self._fresh = False
-
-    def _decide(self, trust: Trust) -> None:
-        self._decided = True
-        self._decide_at = None
-        self._trust = trust
-        self._signals.append(Clear(self._reason, trust))
-
     def _give_up_hole(self) -> None:
-        """What is missing is gone for good: never over-claim, go on with the next batch there is."""
-        first = self._backlog.first()
-        assert first is not None
-        if not self._fresh:
-            self._trust = Trust.PARTIAL
+        if self._order.give_up_hole():
             self._resync_useless = False
-            self._signals.append(Clear("gap", Trust.PARTIAL))
-        self._expected = first
         self._asking.fruitless = 0
-        self._drain()
+
+    def _mind_hole(self, now: float) -> None:
+        backlog = self._order.backlog
+        if not self._replay:
+            while backlog:
+                self._give_up_hole()
+        elif backlog and (not self._asking.waiting or self._asking.outdated(self._order.expected)):
+            self._send_ask(now)
 
     # Asking
 
-    def _mind_hole(self, now: float) -> None:
-        if not self._replay:
-            while self._backlog:
-                self._give_up_hole()
-        elif self._backlog and (not self._asking.waiting or self._asking.outdated(self._expected)):
-            self._send_ask(now)
-
     def _send_ask(self, now: float) -> None:
-        self._asking.send(self._expected, now, hunting=self._fresh or len(self._backlog) > 0)
-        self._limit_old_claims(now)
+        order = self._order
+        self._asking.send(order.expected, now, hunting=order.fresh or len(order.backlog) > 0)
+        order.limit_old_claims(now)
 
     def _answer_over(self, now: float, marker: bool) -> None:
+        order = self._order
         self._asking.finish()
         if self._link == "doubt":
             self._end_doubt(same=False, now=now)
             self._asking.fruitless += not marker  # a silent publisher is not given more time for being in doubt
             return
-        if self._backlog:
+        if order.backlog:
             if self._asking.exhausted:
                 self._give_up_hole()
-            if self._backlog:
+            if order.backlog:
                 self._asking.again(now)
                 return
-        elif not marker and (self._asking.progressed or (self._fresh and not self._asking.exhausted)):
+        elif not marker and (self._asking.progressed or (order.fresh and not self._asking.exhausted)):
             self._asking.again(now)
             return
-        if self._fresh and not self._decided and (marker or self._reason != "start"):
-            self._decide(Trust.EXACT if marker else Trust.PARTIAL)
+        if order.fresh and not order.decided and (marker or order.reason != "start"):
+            order.decide(Trust.EXACT if marker else Trust.PARTIAL)
         self._asking.rest(now)
 
     def _go_on(self, now: float) -> None:
@@ -351,12 +288,7 @@ class Sequence:
             if not self._asking.waiting:
                 self._send_ask(now)
         else:
-            self._limit_old_claims(now)
-
-    def _limit_old_claims(self, now: float) -> None:
-        """What a former process held may be claimed no longer than it takes an engine to answer."""
-        if self._fresh and not self._decided and self._reason != "start" and self._decide_at is None:
-            self._decide_at = now + self._limits.settle_s
+            self._order.limit_old_claims(now)
 
     # Processes
 
@@ -365,17 +297,9 @@ class Sequence:
         self._begin("restart")
         self._go_on(now)
 
-    def _begin(self, reason: str) -> None:
-        """Start over at 0, as with a process never met. The Clear comes with what is found."""
-        if self._decided or not self._fresh or self._reason != "start":
-            self._reason = reason
-        self._fresh, self._decided, self._decide_at = True, False, None
-        self._expected = 0
-        self._next_live = None
-        self._clock = EngineClock(self._limits.clock_step_s)
+    def _begin(self, reason: str, *, same_process: bool = False) -> None:
+        self._order.begin(reason, same_process=same_process)
         self._resync_useless = False
-        self._backlog.clear()
-        self._applied.clear()
         self._asking.forget()
 
     def _restart(self) -> None:
@@ -388,10 +312,10 @@ class Sequence:
 
         In doubt only this is asked for, and the first thing that is answered, or time, ends the doubt.
         """
-        if not self._replay or self._fresh or self._applied.last is None:
+        if not self._replay or self._order.fresh or self._order.applied.last is None:
             return False
         self._process.verdict_until = None
-        self._asking.send(self._expected - 1, now, hunting=False)
+        self._asking.send(self._order.expected - 1, now, hunting=False)
         return True
 
     def _end_doubt(self, same: bool, now: float) -> None:
@@ -401,7 +325,7 @@ class Sequence:
         if not same:
             self._begin(reason)
         elif self._resuming:
-            self._signals.append(Resumed())
+            self._order.signals.append(Resumed())
         self._resuming = False
         for seq, payload in aside:
             self.live(seq, payload, now)

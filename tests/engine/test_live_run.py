@@ -122,7 +122,9 @@ def played(
                 one(sequence, part[at], topic, now)
             at += count or 1
         signals = sequence.take()
-        known = [sequence._is_known(signal.seq, signal.payload) for signal in signals if isinstance(signal, Batch)]
+        known = [
+            sequence._order.is_known(signal.seq, signal.payload) for signal in signals if isinstance(signal, Batch)
+        ]
         outcomes.append(Outcome(signals, sequence.position, sequence.deadline(), sequence.ask, known))
     return outcomes, taken
 
