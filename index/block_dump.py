@@ -6,7 +6,7 @@ from index.block_index import BlockIndex
 from index.block_worker import BlockWorker
 from index.delta import Delta
 from index.dump import BlockDump, Operation, SlotDump
-from index.event import BlockRemoved, BlockStored
+from index.event import BlockRemoved, BlockStored, EngineHash
 from index.worker import Medium
 
 
@@ -32,6 +32,23 @@ def restore_blocks(index: BlockIndex, worker: BlockWorker, dump: BlockDump) -> N
         for block in slot.keyless:
             index.hold_by_hash(worker, at, block)
         index.holders.recount(worker, at, slot.counts)
+
+
+def record_store(index: BlockIndex, blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:
+    """Note a store that was applied, so that it can be done again. Not `whole`: that would not come to the same."""
+    if not whole:
+        delta.operations = None
+        return
+    keys = index.holders.keys_of(blocks, event.block_hashes)
+    hashes = event.block_hashes
+    keyless: list[EngineHash] = []
+    if None in keys:
+        pairs = list(zip(hashes, keys, strict=True))
+        keyless = [block for block, key in pairs if key is None] if event.tokens else []
+        hashes = [block for block, key in pairs if key is not None]
+    joined = b"".join(key for key in keys if key is not None)
+    size = event.block_size if event.tokens else 0
+    delta.record(("S", event.group, int(event.medium), event.kind, event.window, size, hashes, joined, keyless))
 
 
 def redo_blocks(index: BlockIndex, worker: BlockWorker, operation: Operation) -> bool:

@@ -3,76 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from index.block_check import BlockCheck
-from index.block_dump import dump_blocks, redo_blocks, restore_blocks
+from index.block_dump import dump_blocks, record_store, redo_blocks, restore_blocks
 from index.block_hash import HashIdentity
-from index.block_index import BlockIndex
 from index.block_match import match_grouped
-from index.block_worker import BlockWorker, HashDomain
+from index.block_places import BlockPlaces, Member
+from index.block_worker import BlockWorker
 from index.delta import NOT_APPLIED, AppliedPayload, AppliedRun, Delta
 from index.dump import BlockDump, Operation
 from index.engine_chain import EngineChain
-from index.event import BlockRemoved, BlockStored, EngineHash
+from index.event import BlockRemoved, BlockStored
 from index.native import Core
 from index.native_holders import NativeHolders
-from index.orphans import Orphans
 from index.pool import PoolStats, WorkerSpec
 from index.prompt import Prompt, WorkerMatch
 from index.worker import EngineKind, Worker
-
-
-@dataclass(slots=True)
-class _Pool:
-    """A block-hash index and the domain of those workers that share the fleet's NONE_HASH."""
-
-    model: str
-    index: BlockIndex
-    fleet: HashDomain
-    names: list[Worker] = field(default_factory=list)
-    """By number; the last one that had it, where a number is free."""
-    compared: tuple[Collection[Worker], bool] | None = None
-    """What `is_within` was asked last, and the answer."""
-
-    def rename(self, number: int, worker: Worker) -> None:
-        """A number means this worker from now on; also one behind the last."""
-        self.names[number : number + 1] = [worker]
-        self.compared = None
-
-    def is_within(self, some: Collection[Worker]) -> bool:
-        """Whether `some` are known to hold all names. Mostly every request asks with the same frozenset."""
-        if self.compared is None or self.compared[0] is not some:
-            self.compared = some, isinstance(some, frozenset) and some.issuperset(self.names)
-        return self.compared[1]
-
-
-@dataclass(slots=True)
-class _Member:
-    """A worker's place: its pool once a block size is known, and the identity its hashes were verified with."""
-
-    spec: WorkerSpec
-    pool: _Pool | None = None
-    blocks: BlockWorker | None = None
-    identity: HashIdentity | None = None
-    shared: bool = False
-    check: BlockCheck | None = None
 
 
 class BlockPools:
     """The vLLM side of the index."""
 
     def __init__(self, core: Core | None = None) -> None:
-        self._core = core
-        self._members: dict[Worker, _Member] = {}
-        self._pools: dict[tuple[str, int], _Pool] = {}
+        self._members: dict[Worker, Member] = {}
+        self._places = BlockPlaces(core)
 
     def __contains__(self, worker: Worker) -> bool:
         return worker in self._members
 
     def add(self, worker: Worker, spec: WorkerSpec) -> None:
         """Take in a worker; it joins a pool with its first store."""
-        self._members[worker] = _Member(spec)
+        self._members[worker] = Member(spec)
 
     def respec(self, worker: Worker, spec: WorkerSpec) -> None:
         """Take over what was learnt of a worker later (the match unit from its metrics)."""
@@ -84,7 +45,7 @@ class BlockPools:
 
     def remove(self, worker: Worker) -> None:
         """Free a worker and all it alone held."""
-        self._leave(self._members.pop(worker))
+        self._places.leave(self._members.pop(worker))
 
     def clear(self, worker: Worker) -> int:
         """Forget a worker's holdings; returns their number."""
@@ -95,7 +56,7 @@ class BlockPools:
         """A new engine process: forget holdings, group layout and identity."""
         member = self._members[worker]
         cleared = self.clear(worker)
-        self._leave(member)
+        self._places.leave(member)
         member.identity, member.shared, member.check = None, False, None
         return cleared
 
@@ -120,7 +81,7 @@ class BlockPools:
             delta.lose("group_limit")
             return
         before = member.pool
-        blocks = self._place(worker, member, event)
+        blocks = self._places.place(worker, member, event)
         if blocks is None or member.pool is None:
             delta.skip("placeholder")
             return
@@ -133,7 +94,7 @@ class BlockPools:
         pool.index.store(blocks, event, delta)
         if recording:
             same = told == (delta.orphans, delta.losses, len(blocks.orphans))
-            self._record(pool.index, blocks, event, delta, whole=same and pool is before)
+            record_store(pool.index, blocks, event, delta, whole=same and pool is before)
 
     def apply_payload(self, worker: Worker, payload: bytes, record: bool) -> AppliedPayload | None:
         """Apply a payload without decoding it in Python; None, and no change, where that cannot be done."""
@@ -148,29 +109,13 @@ class BlockPools:
         return NOT_APPLIED if native is None else native[0].apply_payloads(native[1], payloads, record, member.check)
 
     @staticmethod
-    def _passed(member: _Member, blocks: BlockWorker, event: BlockStored, delta: Delta) -> BlockStored | None:
+    def _passed(member: Member, blocks: BlockWorker, event: BlockStored, delta: Delta) -> BlockStored | None:
         """The event as far as its hashes allow; None when nothing of it may be filed."""
         if member.check is not None:
             return member.check.passed(blocks, event, delta)
         if member.spec.verify:  # by which identity is not known
             delta.unchecked += len(event.block_hashes)
         return event
-
-    @staticmethod
-    def _record(index: BlockIndex, blocks: BlockWorker, event: BlockStored, delta: Delta, whole: bool) -> None:
-        if not whole:
-            delta.operations = None
-            return
-        keys = index.holders.keys_of(blocks, event.block_hashes)
-        hashes = event.block_hashes
-        keyless: list[EngineHash] = []
-        if None in keys:
-            pairs = list(zip(hashes, keys, strict=True))
-            keyless = [block for block, key in pairs if key is None] if event.tokens else []
-            hashes = [block for block, key in pairs if key is not None]
-        joined = b"".join(key for key in keys if key is not None)
-        size = event.block_size if event.tokens else 0
-        delta.record(("S", event.group, int(event.medium), event.kind, event.window, size, hashes, joined, keyless))
 
     def drop(self, worker: Worker, event: BlockRemoved, delta: Delta) -> None:
         """Apply one removal."""
@@ -195,7 +140,7 @@ class BlockPools:
         """Hold again what was dumped. The worker must hold nothing."""
         member = self._members[worker]
         assert member.blocks is None
-        blocks = self._enter(worker, member, dump.block_size)
+        blocks = self._places.enter(worker, member, dump.block_size)
         assert member.pool is not None
         restore_blocks(member.pool.index, blocks, dump)
 
@@ -204,7 +149,7 @@ class BlockPools:
     ) -> dict[Worker, WorkerMatch]:
         """The matches of those of `only` that hold blocks, each in its own pool."""
         found: dict[Worker, WorkerMatch] = {}
-        for pool in [pool for (of, _), pool in self._pools.items() if of == model]:
+        for pool in [pool for (of, _), pool in self._places.pools.items() if of == model]:
             names, index = pool.names, pool.index
             here = index.holders.matches(prompt, names, index.eagles, None if pool.is_within(only) else only)
             found = found | here if found else here
@@ -233,65 +178,11 @@ class BlockPools:
 
     def stats(self) -> Iterator[PoolStats]:
         """The size of every pool that has workers."""
-        for (model, size), pool in self._pools.items():
+        for (model, size), pool in self._places.pools.items():
             index = pool.index
             holders = sum(sum(index.holders.counts(worker)) for worker in index.workers.values())
             distinct = index.holders.distinct
             yield PoolStats(model, EngineKind.VLLM, size, len(index.workers), distinct, holders, index.size_bytes)
-
-    def _place(self, worker: Worker, member: _Member, event: BlockStored) -> BlockWorker | None:
-        """The worker's state in the right pool: joined at its first store, moved when that showed a partial size."""
-        blocks = member.blocks
-        if blocks is None:
-            if event.block_size <= 0 or not event.tokens:
-                return None
-            blocks = self._enter(worker, member, event.block_size)
-        blocks.learn(event)
-        size = blocks.block_size
-        if member.pool is not None and size is not None and size != member.pool.index.block_size:
-            blocks = self._move(worker, member, blocks, size)
-        if member.pool is not None:
-            member.pool.index.learnt(blocks)
-        return blocks
-
-    def _enter(self, worker: Worker, member: _Member, block_size: int) -> BlockWorker:
-        place = (member.spec.model, block_size)
-        pool = self._pools.get(place)
-        if pool is None:
-            index = BlockIndex(block_size, self._core)
-            pool = self._pools[place] = _Pool(member.spec.model, index, index.holders.new_domain(pinned=True))
-        member.pool = pool
-        domain = pool.fleet if member.shared else None
-        member.blocks = pool.index.add(member.spec.eagle, member.spec.match_unit, domain)
-        number = member.blocks.number
-        pool.rename(number, worker)
-        return member.blocks
-
-    def _move(self, worker: Worker, member: _Member, old: BlockWorker, block_size: int) -> BlockWorker:
-        """To the pool of the true block size; what is held so far is kept by hash alone."""
-        assert member.pool is not None
-        held = member.pool.index.holders.slots(old)
-        orphans, old.orphans = old.orphans, Orphans()
-        self._leave(member)
-        blocks = self._enter(worker, member, block_size)
-        blocks.groups, blocks.partial_unit, blocks.plain, blocks.orphans, blocks.settled = (
-            old.groups,
-            old.partial_unit,
-            old.plain,
-            orphans,
-            old.settled,
-        )
-        assert member.pool is not None
-        member.pool.index.adopt_by_hash(blocks, held)
-        return blocks
-
-    def _leave(self, member: _Member) -> None:
-        if member.pool is None or member.blocks is None:
-            return
-        member.pool.index.drop(member.blocks)
-        if not member.pool.index.workers:
-            self._pools.pop((member.pool.model, member.pool.index.block_size), None)
-        member.pool = member.blocks = None
 
     def _chains(self, prompt: Prompt, names: Mapping[int, Worker], lora_path: str | None) -> dict[int, EngineChain]:
         """Engine-hash chains for the workers that need one and whose identity is known, shared where equal."""
@@ -309,7 +200,7 @@ class BlockPools:
         return chains
 
 
-def _native(member: _Member) -> tuple[NativeHolders, BlockWorker] | None:
+def _native(member: Member) -> tuple[NativeHolders, BlockWorker] | None:
     """Where the native core can apply the worker's payloads by itself: nothing of it waits for its parent."""
     if member.pool is None or member.blocks is None or member.blocks.orphans:
         return None

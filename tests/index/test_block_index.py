@@ -151,7 +151,7 @@ class Fleet:
 
     def check_empty(self) -> None:
         """Nothing is left of workers that hold nothing."""
-        for pool in self.pools._pools.values():
+        for pool in self.pools._places.pools.values():
             assert pool.index.holders.entries == 0
             assert pool.index.size_bytes == 0
             assert not any(worker.orphans for worker in pool.index.workers.values())
@@ -209,7 +209,7 @@ def test_nothing_is_left_when_every_worker_is_cleared_or_removed(history: list[S
     for worker in order:
         fleet.pools.remove(WORKERS[worker])
     assert list(fleet.pools.stats()) == []
-    assert not fleet.pools._pools
+    assert not fleet.pools._places.pools
 
 
 @settings(max_examples=150, deadline=None)
