@@ -8,6 +8,8 @@ import msgspec
 from msgspec import Meta
 
 MAX_TOKEN_ID = 0xFFFF_FFFF
+PROMPT_FIELDS = ("token_ids", "prompt", "messages")
+"""Exactly one of them is the prompt of a JSON request."""
 _INT64 = 1 << 63
 
 InstanceNames = Annotated[list[Annotated[str, Meta(max_length=2048)]], Meta(max_length=4096)]
