@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from app.addresses import address_key
-from app.fleet import Instance, Target, TrackedWorker, WorkerState
+from app.fleet import Target
+from app.instance import Instance, TrackedWorker, WorkerState
 from app.route_request import RouteRequest
 from index.prompt import WorkerMatch
 from index.worker import EngineKind, Trust, Worker

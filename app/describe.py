@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from app.candidates import trust_of
-from app.fleet import Instance, TrackedWorker, WorkerState
+from app.instance import Instance, TrackedWorker, WorkerState
 from engine.identity import HashReport
 from index.block_hash import HashIdentity
 from index.index import Index

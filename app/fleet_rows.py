@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.fleet import WorkerState
+from app.instance import WorkerState
 from index.worker import Medium, Trust, Worker
 
 _WORKER = ("instance", "dp_rank")

@@ -10,9 +10,9 @@ from functools import partial
 import structlog
 import zmq
 
-from app.fleet import Instance, TrackedWorker
 from app.hash_check import HashCheck
 from app.ingest import WorkerIngest
+from app.instance import Instance, TrackedWorker
 from app.instance_settings import MAX_RANKS
 from app.state_writer import StateWriter
 from app.stream_work import StreamWork

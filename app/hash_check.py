@@ -8,7 +8,7 @@ from typing import Literal
 import structlog
 
 from app.adapters import STRANGER, AdapterLabels
-from app.fleet import UNVERIFIED, Instance, TrackedWorker
+from app.instance import UNVERIFIED, Instance, TrackedWorker
 from engine.identity import HashReport, ModelIdentity
 from index.block_hash import HashIdentity
 from index.event import BlockStored, EventBatch, KVEvent

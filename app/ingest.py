@@ -9,8 +9,8 @@ from collections.abc import Callable
 import structlog
 
 from app.batch_runs import count_applied, count_types, leading_batches
-from app.fleet import Instance, TrackedWorker
 from app.hash_check import HashCheck
+from app.instance import Instance, TrackedWorker
 from app.metrics import Metrics
 from app.state_writer import StateWriter
 from app.stream_counts import StreamCounts

@@ -19,9 +19,10 @@ from app.api_instances import instances_api
 from app.api_operations import operations_api
 from app.api_route import route_api
 from app.candidates import trust_of
-from app.fleet import Fleet, Instance, TrackedWorker
+from app.fleet import Fleet
 from app.fleet_rows import FleetRows, WorkerRow
 from app.identities import Identities
+from app.instance import Instance, TrackedWorker
 from app.logs import configure_logs
 from app.metrics import Metrics
 from app.problems import answer_problems

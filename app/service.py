@@ -11,7 +11,7 @@ from typing import Literal
 
 import structlog
 
-from app.fleet import Instance
+from app.instance import Instance
 from app.instance_settings import InstanceSettings
 from app.problems import Problem
 from app.routing import Routing

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from math import inf
 
 from app.candidates import Row, matched, row_of, rows_for, unknown_names
-from app.fleet import DEAF_AFTER_S, GONE_AFTER_S, Fleet, Target
+from app.fleet import Fleet, Target
+from app.instance import DEAF_AFTER_S, GONE_AFTER_S
 from app.route_request import RouteRequest
 from index.prompt import WorkerMatch
 from index.worker import Worker

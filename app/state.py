@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from app.fleet import Instance
+from app.instance import Instance
 from app.registry import Members, Registry
 from app.settings import Settings
 from app.state_writer import StateWriter

@@ -6,7 +6,7 @@ import time
 
 import structlog
 
-from app.fleet import TrackedWorker
+from app.instance import TrackedWorker
 from app.metrics import Metrics
 from engine.stream import Batch
 from index.delta import Delta

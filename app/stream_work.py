@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from app.fleet import Instance, TrackedWorker
 from app.ingest import WorkerIngest
+from app.instance import Instance, TrackedWorker
 from app.state_writer import StateWriter
 from engine.listener import Clear, Listener, Signal
 

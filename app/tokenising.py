@@ -7,7 +7,8 @@ import time
 from array import array
 
 from app.candidates import named
-from app.fleet import Instance, Target, WorkerState
+from app.fleet import Target
+from app.instance import Instance, WorkerState
 from app.route_request import RouteRequest
 from app.settings import LimitSettings
 from engine.http_client import HttpClient

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import structlog
 
-from app.fleet import Instance, TrackedWorker
 from app.followed import Followed
+from app.instance import Instance, TrackedWorker
 from app.saved_state import SavedBatch, SavedWorker, Unreadable, unpack_batch, unpack_worker
 from engine.identity import ModelIdentity
 from engine.stream import Position

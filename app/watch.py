@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from app.fleet import Instance, TrackedWorker
 from app.following import Following
+from app.instance import Instance, TrackedWorker
 from app.surroundings import Surroundings
 from engine.discovery import EngineUnreachable, discover
 from engine.facts import EngineFacts

@@ -7,9 +7,9 @@ import time
 import structlog
 from xxhash import xxh3_64_digest
 
-from app.fleet import Instance, TrackedWorker
 from app.followed import Followed, Saved
 from app.hash_check import HashCheck
+from app.instance import Instance, TrackedWorker
 from app.state_writer import StateWriter
 from app.warm_start import Restored
 from engine.stream import Batch

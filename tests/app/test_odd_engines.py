@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-import app.fleet
+import app.instance
 from index.worker import EngineKind
 from tests.support.engine_events import vllm_removed, vllm_stored
 from tests.support.fake_engine import FakeEngine
@@ -69,7 +69,7 @@ def test_messages_that_are_no_batches_show_an_instance_as_broken() -> None:
 
 
 def test_a_stream_that_stays_lost_claims_nothing_though_http_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.fleet, "DEAF_AFTER_S", 0.5)
+    monkeypatch.setattr(app.instance, "DEAF_AFTER_S", 0.5)
     with (
         FakeEngine(EngineKind.VLLM) as engine,
         Publisher() as publisher,

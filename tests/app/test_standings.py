@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.candidates import candidates_for
-from app.fleet import NO_FACTS, Fleet, Instance
+from app.fleet import Fleet
+from app.instance import NO_FACTS, Instance
 from app.instance_settings import InstanceSettings
 from app.route_body import read_route_request
 from app.route_request import RouteRequest

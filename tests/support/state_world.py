@@ -16,8 +16,9 @@ from typing import Literal, TypeVar
 import msgspec
 from xxhash import xxh3_64_digest
 
-from app.fleet import Fleet, Instance, TrackedWorker
+from app.fleet import Fleet
 from app.ingest import WorkerIngest
+from app.instance import Instance, TrackedWorker
 from app.instance_settings import InstanceSettings
 from app.metrics import Metrics
 from app.state_limits import WriterLimits
