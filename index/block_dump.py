@@ -17,13 +17,15 @@ def dump_blocks(index: BlockIndex, worker: BlockWorker) -> BlockDump:
         for (group, medium), hashes, keys, keyless, counts in index.holders.slots(worker)
     ]
     groups = list(worker.groups.values())
-    return BlockDump(index.block_size, groups, worker.partial_unit, slots, not worker.orphans)
+    whole, settled = not worker.orphans, sorted(worker.settled)
+    return BlockDump(index.block_size, groups, worker.partial_unit, slots, whole, settled)
 
 
 def restore_blocks(index: BlockIndex, worker: BlockWorker, dump: BlockDump) -> None:
     """Hold again what was dumped; a hash that means something else in the worker's domain by now is left out."""
     worker.groups = {spec.group: spec for spec in dump.groups}
     worker.partial_unit = dump.partial_unit
+    worker.settled = worker.groups.keys() & dump.settled
     worker.judge_groups()
     index.learnt(worker)
     for slot in dump.slots:
@@ -61,6 +63,11 @@ def redo_blocks(index: BlockIndex, worker: BlockWorker, operation: Operation) ->
             index.holders.hold(worker, (group, Medium(medium)), hashes, keys)
             for block in keyless:
                 index.hold_by_hash(worker, (group, Medium(medium)), block)
+            return True
+        case ("B", int(group), kind, window, int(size)) if size > 0:
+            _learn(worker, group, kind, window, size)
+            worker.settled.add(group)
+            index.learnt(worker)
             return True
         case ("R", int(group), int(medium), list(hashes)):
             index.remove(worker, BlockRemoved(hashes, Medium(medium), group), Delta())

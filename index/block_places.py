@@ -9,6 +9,7 @@ from index.block_check import BlockCheck
 from index.block_hash import HashIdentity
 from index.block_index import BlockIndex
 from index.block_worker import BlockWorker, HashDomain
+from index.delta import Delta
 from index.event import BlockStored
 from index.native import Core
 from index.orphans import Orphans
@@ -59,17 +60,18 @@ class BlockPlaces:
         self._core = core
         self.pools: dict[tuple[str, int], Pool] = {}
 
-    def place(self, worker: Worker, member: Member, event: BlockStored) -> BlockWorker | None:
+    def place(self, worker: Worker, member: Member, event: BlockStored, delta: Delta) -> BlockWorker | None:
         """The worker's state in the right pool: joined at its first store, moved when that showed a partial size.
 
-        None for a store that does not tell its block size, before any that did.
+        None for a store that does not tell its block size, before any that did. What is to be known again after a warm start goes into `delta`.
         """
         blocks = member.blocks
         if blocks is None:
             if event.block_size <= 0 or not event.tokens:
                 return None
             blocks = self.enter(worker, member, event.block_size)
-        blocks.learn(event)
+        if blocks.learn(event):
+            delta.record(("B", event.group, event.kind, event.window, event.block_size))
         size = blocks.block_size
         if member.pool is not None and size is not None and size != member.pool.index.block_size:
             blocks = self._move(worker, member, blocks, size)

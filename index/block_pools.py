@@ -81,7 +81,7 @@ class BlockPools:
             delta.lose("group_limit")
             return
         before = member.pool
-        blocks = self._places.place(worker, member, event)
+        blocks = self._places.place(worker, member, event, delta)
         if blocks is None or member.pool is None:
             delta.skip("placeholder")
             return

@@ -71,14 +71,23 @@ class BlockWorker:
             held = self.held[slot] = {}
         return held
 
-    def learn(self, event: BlockStored) -> None:
-        """Take a group's kind, window and block size from a store; a smaller size later is a partial entry."""
-        known = self.groups.get(event.group)
+    def learn(self, event: BlockStored) -> bool:
+        """Take a group's kind, window and block size from a store; a smaller size later is a partial entry.
+
+        Whether that made the size certain.
+        """
         if event.block_size <= 0 or not event.tokens:
-            return
-        size = event.block_size
-        if len(event.block_hashes) > 1 and len(event.block_hashes) * size * 4 == len(event.tokens):
-            self.settled.add(event.group)
+            return False
+        self._learn_layout(event)
+        several = len(event.block_hashes) > 1
+        whole = len(event.block_hashes) * event.block_size * 4 == len(event.tokens)
+        if not (several and whole) or event.group in self.settled:
+            return False
+        self.settled.add(event.group)
+        return True
+
+    def _learn_layout(self, event: BlockStored) -> None:
+        known, size = self.groups.get(event.group), event.block_size
         if known is not None:
             if size != known.block_size:
                 unit = math.gcd(size, known.block_size)

@@ -14,9 +14,10 @@ from index.event import EngineHash
 from index.group_rules import GroupSpec
 
 Operation = tuple[object, ...]
-"""One applied event. vLLM: ("S", group, medium, kind, window, block_size, hashes, keys, keyless), ("R", group, medium,
-hashes), ("C",). SGLang: ("s", medium, parent, namespace, page_size, bigrams, hashes, tokens), ("r", medium, hashes),
-("C",). `keys` are joined, 8 bytes each, for the leading hashes; `keyless` are hashes whose meaning is still to come."""
+"""One applied event. vLLM: ("S", group, medium, kind, window, block_size, hashes, keys, keyless), ("R", group,
+medium, hashes), ("C",); and ("B", group, kind, window, block_size) where a store made that size certain. SGLang:
+("s", medium, parent, namespace, page_size, bigrams, hashes, tokens), ("r", medium, hashes), ("C",). `keys` are
+joined, 8 bytes each, for the leading hashes; `keyless` are hashes whose meaning is still to come."""
 
 Recorded = Operation | msgspec.Raw
 """An operation as a value, or packed as the native core recorded it."""
@@ -34,13 +35,17 @@ class SlotDump(NamedTuple):
 
 
 class BlockDump(NamedTuple):
-    """A vLLM worker's holdings. `whole` is False when stores wait for a parent: these are not in here."""
+    """A vLLM worker's holdings. `whole` is False when stores wait for a parent: these are not in here.
+
+    `settled` are the groups whose block size is certain; state that was stored before there was this does not tell.
+    """
 
     block_size: int
     groups: list[GroupSpec]
     partial_unit: int | None
     slots: list[SlotDump]
     whole: bool
+    settled: list[int] = []  # noqa: RUF012
 
 
 class RunDump(NamedTuple):

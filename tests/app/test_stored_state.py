@@ -81,6 +81,31 @@ def test_a_warm_router_asks_only_for_what_came_since(server: RedisServer, publis
     assert min(publisher.requests) == 1  # the last one that was applied proves the process
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_block_size_that_was_certain_is_after_a_warm_start(
+    server: RedisServer, publisher: Publisher, late: bool
+) -> None:
+    """Stored with the snapshot, or in the log after it. A larger block would else be taken for the true size."""
+    own = instance("one", publisher)
+    single = vllm_stored(prompt(2)[:16])
+    first = [batch(None, [single])] if late else [stored(1)]
+    with serving(settings(server, own)) as running:
+        publisher.wait_for_subscriber()
+        publisher.publish_all(first)
+        wait_until(lambda: bool(server.command("EXISTS", KEYS.snapshot)), 10)
+        if late:
+            publisher.publish(stored(1))
+            wait_until(lambda: server.command("EXISTS", KEYS.log) == 1, 10)
+    with serving(settings(server, own)) as running:
+        wait_for_seq(running, "one", publisher.next_seq - 1)
+        larger = vllm_stored(prompt(3))
+        publisher.publish(batch(None, [larger | {"block_hashes": larger["block_hashes"][:1], "block_size": 64}]))
+        wait_for_seq(running, "one", publisher.next_seq - 1)
+        worker = running.worker("one")
+        assert (worker["block_size"], worker["wire_errors"]) == (16, {"block_size": 1})
+        assert matched(running, prompt(1))["one"] == 64
+
+
 def test_a_fingerprint_proves_the_process_without_any_replay(server: RedisServer) -> None:
     with Publisher(replay=False) as publisher, FakeEngine(EngineKind.VLLM) as engine:
         own = instance("one", publisher, engine)

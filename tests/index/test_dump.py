@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,7 +56,7 @@ def canonical(dump: Dump | None) -> object:
                 (slot.group, slot.medium, sorted(_pairs(slot.hashes, slot.keys), key=repr), sorted(slot.counts.items()))
                 for slot in dump.slots
             )
-            return dump.block_size, sorted(dump.groups), dump.partial_unit, slots
+            return dump.block_size, sorted(dump.groups), dump.partial_unit, dump.settled, slots
         case RadixDump():
             pages: set[tuple[int, bytes, bytes]] = set()
             for run in dump.runs:
@@ -168,6 +169,35 @@ def odd_event(dice: Random) -> KVEvent:
     size = 4 if dice.random() < 0.05 else 2
     packed = array("I", tokens).tobytes()
     return BlockStored(blocks, parent, packed, size, medium, group=group, kind=kind, window=window)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_block_size_that_was_certain_stays_so(late: bool) -> None:
+    """Whether it was when the dump was made, or became so after that."""
+    original, copy = fresh(), fresh()
+    original.apply(WORKER, EventBatch(1.0, [stored([1], None, [1, 2])], 0))
+    settling = EventBatch(2.0, [stored([2, 3], 1, [3, 4, 5, 6])], 0)
+    if not late:
+        original.apply(WORKER, settling)
+    dump = original.dump(WORKER)
+    assert dump is not None
+    copy.restore(WORKER, dump)
+    if late:
+        assert copy.redo(WORKER, original.apply(WORKER, settling, record=True).operations or [])
+    larger = BlockStored([4], 3, array("I", range(8)).tobytes(), 8)
+    for index in (original, copy):
+        assert index.apply(WORKER, EventBatch(3.0, [larger], 0)).skipped == {"block_size": 1}
+    assert canonical(copy.dump(WORKER)) == canonical(original.dump(WORKER))
+
+
+def test_a_dump_from_before_certain_sizes_were_kept_is_read() -> None:
+    index = fresh()
+    index.apply(WORKER, EventBatch(1.0, [stored([1, 2], None, [1, 2, 3, 4])], 0))
+    dump = index.dump(WORKER)
+    assert isinstance(dump, BlockDump)
+    assert dump.settled == [0]
+    former = msgspec.msgpack.decode(msgspec.msgpack.encode(dump[:-1]), type=BlockDump)
+    assert former == dump._replace(settled=[])
 
 
 def test_a_dump_of_another_kind_is_refused() -> None:
