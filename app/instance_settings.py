@@ -22,10 +22,17 @@ def _plain(text: str) -> str:
     return text
 
 
+def _reachable(name: str) -> str:
+    if name in (".", ".."):
+        raise ValueError('must not be "." or "..": clients of HTTP take these for directories, /instances/.. is /')
+    return name
+
+
 PlainText = Annotated[str, AfterValidator(_plain)]
 """Any text without control characters: slashes, spaces, percent signs and every script are fine."""
 
 Name = Annotated[PlainText, Field(min_length=1, max_length=128)]
+InstanceId = Annotated[Name, AfterValidator(_reachable)]
 ModelName = Annotated[PlainText, Field(min_length=1, max_length=512)]
 Url = Annotated[str, Field(max_length=2048), AfterValidator(normal_url)]
 Endpoint = Annotated[str, Field(max_length=2048), AfterValidator(event_endpoint)]
@@ -37,8 +44,8 @@ class InstanceSettings(BaseModel):
 
     model_config = CLOSED
 
-    id: Annotated[Name, Meaning("its name in answers, metrics and `candidates`")] = Field(
-        description="any text of 1..128 characters without control characters, unique"
+    id: Annotated[InstanceId, Meaning("its name in answers, metrics and `candidates`")] = Field(
+        description='any text of 1..128 characters without control characters, unique, not "." or ".."'
     )
     engine: Annotated[EngineKind, Field(strict=False), Meaning("which engine it is")] = Field(
         description="vllm or sglang"

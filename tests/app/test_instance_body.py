@@ -25,6 +25,7 @@ def test_the_yaml_form_as_json_is_the_same_instance() -> None:
         ({"id": ""}, "id"),
         ({"id": "\ud800"}, None),
         ({"id": "a\x00"}, "id"),
+        ({"id": ".."}, "id"),
         ({"engine": "VLLM"}, "engine"),
         ({"url": "a"}, "url"),
         ({"weight": "1"}, "weight"),

@@ -88,9 +88,17 @@ def test_the_documented_example_is_read(file: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["a/b", "100%", "名前 1", "x" * 128, "-", "a:b@c"])
+@pytest.mark.parametrize("name", ["a/b", "100%", "名前 1", "x" * 128, "-", "a:b@c", "...", "./."])
 def test_an_id_is_any_text_without_control_characters(file: Path, name: str) -> None:
     assert load(file, one_instance(id=name)).instances[0].id == name
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_ids_that_no_client_can_ask_for_are_refused(file: Path, name: str) -> None:
+    text = refusal(file, one_instance(id=name))
+    assert "instances.0.id" in text
+    assert f"'{name}'" in text or f'"{name}"' in text
+    assert 'must not be "." or ".."' in text
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb", "\x00", "\x7f", 7, True, None, ["a"]])
