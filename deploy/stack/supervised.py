@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from deploy.stack.failure import StackFailed
 from deploy.stack.program import Program, surroundings
@@ -23,24 +24,29 @@ WRONG_SETTINGS = 2
 """The exit status of routers and engines whose settings cannot work: starting them again would not help."""
 LOG_BYTES = 16 << 20
 """A longer log begins anew."""
+LOOK_S = 0.02
+"""Between two looks whether a process has ended."""
 
 Health = Literal["starting", "healthy", "unhealthy"]
 
 
 class Supervised:
-    """A program kept running: `run` until cancelled, then nothing of it runs."""
+    """A program kept running: `run` until cancelled, then nothing of it runs, however often it is cancelled.
+
+    Processes are started within one step of the loop: there is no moment in which one runs that nobody knows of yet.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.health: Health = "starting"
         self.starts = 0
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._ended = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
         """The running process's; None between two."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     async def run(self) -> None:
         """Start it, start it again when it has ended, look after its health; end it when cancelled.
@@ -60,17 +66,12 @@ class Supervised:
         wait_s = FIRST_WAIT_S
         while True:
             began = time.monotonic()
-            starting = asyncio.create_task(self._start())
+            process = self._process = self._start()
             try:
-                self._process = await asyncio.shield(starting)
-                await self._process.wait()
+                await _ended(process)
             finally:
-                # Cancelled while it is starting, asyncio would kill it, but not what it has started by then.
-                await asyncio.wait([starting])
-                if starting.exception() is None:
-                    self._process = starting.result()
-                await self._end()
-            if self.health == "starting" and self._process.returncode == WRONG_SETTINGS:
+                await _end(process)
+            if self.health == "starting" and process.returncode == WRONG_SETTINGS:
                 raise StackFailed(f"{self.program.name} refuses its settings:\n{self.last_words()}")
             if self.health != "starting":
                 self.health = "unhealthy"
@@ -79,37 +80,22 @@ class Supervised:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        """In a session of its own: Ctrl-C reaches the stack alone, and what it leaves behind can be ended with it."""
+    def _start(self) -> subprocess.Popen[bytes]:
         self.starts += 1
         with self.program.log.open("ab") as log:
-            return await asyncio.create_subprocess_exec(
-                *self.program.command,
-                cwd=ROOT,
-                env=surroundings() | self.program.environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            return self._started(self.program.command, log)
 
-    async def _end(self) -> None:
-        """As when a container stops: first asked, then all of its processes are killed."""
-        process = self._process
-        if process is None:
-            return
-        if process.returncode is None:
-            process.terminate()
-            try:
-                async with asyncio.timeout(STOP_S):
-                    await process.wait()
-            except TimeoutError:
-                pass
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        await process.wait()
+    def _started(self, command: tuple[str, ...], output: IO[bytes] | int) -> subprocess.Popen[bytes]:
+        """In a session of its own: Ctrl-C reaches the stack alone, and what it leaves behind can be ended with it."""
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=surroundings() | self.program.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
     async def _keep_checking(self) -> None:
         failures = 0
@@ -135,24 +121,48 @@ class Supervised:
     async def _is_well(self) -> bool:
         if self.pid is None:
             return False
-        check = await asyncio.create_subprocess_exec(
-            *self.program.health.command,
-            cwd=ROOT,
-            env=surroundings() | self.program.environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        check = self._started(self.program.health.command, subprocess.DEVNULL)
         try:
             async with asyncio.timeout(self.program.health.timeout_s):
-                return await check.wait() == 0
+                return await _ended(check) == 0
         except TimeoutError:
             return False
         finally:
-            if check.returncode is None:
-                check.kill()
-                await check.wait()
+            await _kill(check)
 
     def _bound_log(self) -> None:
         if self.program.log.exists() and self.program.log.stat().st_size > LOG_BYTES:
             os.truncate(self.program.log, 0)
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Its exit status, once it has one."""
+    while (status := process.poll()) is None:  # noqa: ASYNC110 - a process sets no event
+        await asyncio.sleep(LOOK_S)
+    return status
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """As when a container stops: first asked, then all of its processes are killed."""
+    process.terminate()
+    await _let_end(process)
+    await _kill(process)
+
+
+async def _kill(process: subprocess.Popen[bytes]) -> None:
+    """It and all that it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    await _let_end(process)
+
+
+async def _let_end(process: subprocess.Popen[bytes]) -> None:
+    """Wait until it has ended, `STOP_S` at most: to be cancelled meanwhile changes nothing, its owner is ending."""
+    until = time.monotonic() + STOP_S
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            await asyncio.sleep(LOOK_S)
+        except asyncio.CancelledError:
+            continue

@@ -43,6 +43,12 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+def cancel_all_others() -> None:
+    """As asyncio.run does when it is left early: every task, those that are ending already too."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
 def lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -79,27 +85,59 @@ async def test_what_a_process_leaves_behind_is_ended_before_it_is_started_again(
     await until(lambda: not lives(current))
 
 
-async def test_what_a_process_has_started_is_ended_when_it_is_cancelled_while_it_starts(tmp_path: Path) -> None:
-    one = Supervised(program(tmp_path, 'sleep 60 & echo $! > "$FOLDER/new"; mv "$FOLDER/new" "$FOLDER/child"; wait'))
-    child = tmp_path / "child"
+async def test_what_a_process_has_started_is_ended_whenever_it_is_cancelled(tmp_path: Path) -> None:
+    """Also in the first steps of the loop, in which asyncio would only kill the process itself."""
+    for steps in range(6):
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        one = Supervised(program(folder, 'sleep 60 & echo $! > "$FOLDER/new"; mv "$FOLDER/new" "$FOLDER/child"; wait'))
+        task = asyncio.create_task(one.run())
+        while not one.starts:  # noqa: ASYNC110 - one step of the loop at a time
+            await asyncio.sleep(0)
+        began = time.monotonic()
+        while not (folder / "child").exists() and time.monotonic() < began + 5.0:
+            time.sleep(0.01)  # noqa: ASYNC251 - the process goes on, the loop that starts it does not
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        cancel_all_others()
+        await asyncio.gather(task, return_exceptions=True)
+        child = int((folder / "child").read_text())
+        await until(lambda pid=child: not lives(pid))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 0.1])
+async def test_cancelled_again_while_it_ends_its_process_it_still_ends_that(tmp_path: Path, patience_s: float) -> None:
+    """In the same order: it is asked, and what it has started is killed."""
+    ending = 'sleep 0.5; touch "$FOLDER/asked"; exit'
+    born = 'echo $! > "$FOLDER/new"; mv "$FOLDER/new" "$FOLDER/child"'
+    one = Supervised(program(tmp_path, f"trap '{ending}' TERM; sleep 60 & {born}; wait"))
     task = asyncio.create_task(one.run())
-    while not child.exists():
-        await asyncio.sleep(0)
-        time.sleep(0.05)  # noqa: ASYNC251 - the process goes on, the loop that starts it does not
-    assert one.pid is None
-    task.cancel()
+    await until(lambda: (tmp_path / "child").exists() and one.pid is not None)
+    pid, child = one.pid, int((tmp_path / "child").read_text())
+    assert pid is not None
+    for _ in range(3):
+        cancel_all_others()
+        await asyncio.sleep(patience_s)
+    assert lives(pid)
     await asyncio.gather(task, return_exceptions=True)
-    await until(lambda: not lives(int(child.read_text())))
+    assert (tmp_path / "asked").exists()
+    await until(lambda: not lives(pid) and not lives(child))
 
 
-async def test_cancelled_while_a_missing_program_starts_it_is_cancelled(tmp_path: Path) -> None:
+async def test_what_a_health_check_has_started_is_ended_with_it(tmp_path: Path) -> None:
+    health = 'sleep 60 & echo $! > "$FOLDER/new"; mv "$FOLDER/new" "$FOLDER/child"; wait'
+    one = Supervised(program(tmp_path, "exec sleep 60", health))
+    async with running(one):
+        await until((tmp_path / "child").exists)
+        child = int((tmp_path / "child").read_text())
+    await until(lambda: not lives(child))
+
+
+async def test_a_missing_program_is_told(tmp_path: Path) -> None:
     one = Supervised(replace(program(tmp_path, ""), command=("/no/such/program",)))
-    task = asyncio.create_task(one.run())
-    while not one.starts:  # noqa: ASYNC110 - one step of the loop at a time
-        await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    with pytest.raises(ExceptionGroup) as caught:
+        await one.run()
+    assert isinstance(caught.value.exceptions[0], FileNotFoundError)
 
 
 async def test_a_process_that_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
