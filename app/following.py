@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +20,7 @@ from app.surroundings import Surroundings
 from app.warm_start import Restored, WarmStart
 from engine.discovery import fingerprint
 from engine.endpoint import host_of, rank_endpoint
+from engine.facts import EngineFacts
 from engine.listener import Listener, Source
 from index.pool import WorkerSpec
 from index.worker import EngineKind, Trust
@@ -83,7 +84,7 @@ class Following:
         facts = self._instance.facts
         self._around.metrics.follow(tracked.worker)
         self._around.index.add(tracked.worker, self.spec())
-        self._around.index.hint(tracked.worker, facts.dynamo_format, facts.adapters)
+        self._around.index.hint(tracked.worker, facts.dynamo_format, _listed(facts))
 
     def told_process(self, fingerprint: str | None) -> None:
         """Discovery met another process than before: every stream of the former one begins anew."""
@@ -91,12 +92,14 @@ class Following:
             if stream.listener is not None and fingerprint is not None:
                 stream.listener.told_process(fingerprint)
 
-    def learn(self) -> None:
-        """Tell the index what discovery found."""
+    def learn(self, *, anew: bool) -> None:
+        """Tell the index what discovery found; `anew`: in another process than before."""
         facts = self._instance.facts
         for tracked in self._instance.workers.values():
             self._around.index.respec(tracked.worker, self.spec())
-            self._around.index.hint(tracked.worker, facts.dynamo_format, facts.adapters)
+            if self._around.index.hint(tracked.worker, facts.dynamo_format, _listed(facts), anew=anew):
+                self._around.discard(tracked.worker)  # it does not tell
+                self._around.began(tracked.worker)
         for stream in self._streams.values():
             if stream.check is not None:
                 stream.check.facts_learnt()
@@ -116,7 +119,7 @@ class Following:
         own = self._instance.settings
         unit = own.prefix_match_unit if own.prefix_match_unit is not None else self._instance.facts.prefix_match_unit
         verify = own.engine is EngineKind.VLLM and self._around.identities.all_verified(own.model)
-        return WorkerSpec(own.model, own.engine, own.speculative == "eagle", unit, verify)
+        return WorkerSpec(own.model, own.engine, own.speculative == "eagle", unit, verify, own.adapter_extra_keys)
 
     def _source(self, rank: int) -> Source | None:
         own, facts, tracked = self._instance.settings, self._instance.facts, self._instance.workers[rank]
@@ -240,3 +243,8 @@ class Following:
     async def _fingerprint(self) -> str | None:
         own = self._instance.settings
         return await fingerprint(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)
+
+
+def _listed(facts: EngineFacts) -> Mapping[str, str] | None:
+    """The adapters; None when the engine did not list what it serves."""
+    return facts.adapters if facts.models or facts.adapters else None

@@ -134,11 +134,12 @@ class Watch:
             self._around.adapters.know(instance.settings.model, facts.adapters)
         else:
             self._judge_release(facts.version)
-        if _other_process(former, facts):
+        other = _other_process(former, facts)
+        if other:
             self._following.told_process(facts.fingerprint)
             if facts.dp_size and instance.settings.dp_size is None:
                 self._following.drop_ranks(facts.dp_size)
-        self._following.learn()
+        self._following.learn(anew=other)
         if facts.warning and facts.warning != former.warning:
             _log.warning("engine advice", instance=instance.id, advice=facts.warning)
 

@@ -59,7 +59,10 @@ class RunDump(NamedTuple):
 
 
 class RadixDump(NamedTuple):
-    """An SGLang worker's holdings, parents before children. `hashes` are signed int64, 8 bytes each, little-endian."""
+    """An SGLang worker's holdings, parents before children. `hashes` are signed int64, 8 bytes each, little-endian.
+
+    `reloaded` are the adapters that the engine loaded again since its start; what it stored before counts no more.
+    """
 
     page_size: int
     bigrams: bool
@@ -67,6 +70,7 @@ class RadixDump(NamedTuple):
     runs: list[RunDump]
     copies: dict[int, int]
     whole: bool
+    reloaded: list[str] = []  # noqa: RUF012
 
 
 Dump = BlockDump | RadixDump

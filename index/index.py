@@ -50,10 +50,15 @@ class Index:
         """Take over what was learnt of a worker after it was added (a match unit)."""
         self._of(worker).respec(worker, spec)
 
-    def hint(self, worker: Worker, dynamo: bool | None, adapters: Mapping[str, str]) -> None:
-        """What an SGLang engine says of its event format and of its adapters (name -> path)."""
-        if worker in self.radix:
-            self.radix.hint(worker, dynamo, adapters)
+    def hint(
+        self, worker: Worker, dynamo: bool | None, adapters: Mapping[str, str] | None, *, anew: bool = False
+    ) -> bool:
+        """What an SGLang engine says of its event format and of its adapters (name -> path; None: it did not say).
+
+        `anew`: it is another process than the one that spoke before. Whether it loaded an adapter again, so that what
+        is held of that counts no more.
+        """
+        return worker in self.radix and self.radix.hint(worker, dynamo, adapters, anew=anew)
 
     def misfiled(self, worker: Worker) -> bool:
         """Whether SGLang blocks were filed wrongly, because their format was not known then. Only a clear mends it."""

@@ -47,7 +47,7 @@ class Member:
     pool: Pool | None = None
     slot: int = 0
     dynamo: bool = False
-    adapters: dict[str, str] = field(default_factory=dict)
+    adapters: dict[str, str] | None = None
     lora_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def file(self, pool: Pool, root: BlockStored, delta: Delta) -> Filing:
@@ -62,13 +62,24 @@ class Member:
         ids = self.lora_ids.get(told.lora or "", ()) if told is not None else ()
         return pool.namespaces.relearn(self.slot, label, hashes, tokens, ids)
 
-    def serve(self, adapters: Mapping[str, str]) -> list[str]:
-        """Take over the adapters' paths; the names that had another one, or have none any more."""
-        changed = [name for name, path in self.adapters.items() if adapters.get(name) != path]
-        self.adapters = dict(adapters)
+    def enter(self, pool: Pool) -> None:
+        """Tell its pool what is known of it."""
+        if self.dynamo:
+            pool.namespaces.expect_dynamo(self.slot)
+        pool.namespaces.loads.declare(self.slot, alone=not self.spec.extra_keys)
+
+    def serve(self, adapters: Mapping[str, str]) -> None:
+        """Take over the adapters' paths. What was not listed so before was loaded through the API meanwhile."""
+        known, self.adapters = self.adapters, dict(adapters)
         for name, path in adapters.items():
             ids = dict.fromkeys((lora_id(name, path), *self.lora_ids.pop(name, ())))
             self.lora_ids[name] = tuple(ids)[:MAX_PATHS]
         while len(self.lora_ids) > max(MAX_ADAPTERS, len(adapters)):
             del self.lora_ids[next(iter(self.lora_ids))]
-        return changed
+        if known is None or self.pool is None:
+            return
+        for name in known.keys() | adapters.keys():
+            if known.get(name) != adapters.get(name):
+                self.pool.namespaces.load_again(self.slot, name)
+            if name not in adapters:
+                self.pool.namespaces.loads.unlist(self.slot, name)

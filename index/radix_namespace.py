@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from index.adapter_loads import AdapterLoads
 from index.event import BlockStored, EngineHash
 from index.page_hash import namespaced, page_hashes, wire_int64
 from index.radix_holder import handle_of
@@ -28,6 +29,13 @@ class NamespaceRequest(NamedTuple):
     cache_salt: str | None = None
     extra_key: str | None = None
     lora_ids: Collection[str] = ()
+
+
+class Place(NamedTuple):
+    """Namespaces, and the workers to be asked for them."""
+
+    names: list[str]
+    slots: int
 
 
 class _Proof(Enum):
@@ -53,15 +61,16 @@ class RadixNamespaces:
 
     A slot is *genuine* when its hashes are known to be SGLang's, so that one which cannot be explained lies in a hidden
     namespace. Until then such a root is filed by name and the slot is *guessed*: misfiled, if it proves genuine later.
-    A slot whose adapter was seen with the id that follows from its path has a *fixed* one: what else it sends under
-    that adapter's name belongs to extra_keys.
+    `loads` knows of each slot how it got its adapters. Where one was seen with the id that follows from its path, what
+    else the slot sends under its name belongs to extra_keys. A random id cannot be told from an id behind an extra_key,
+    so only a slot that is declared to have none of these is asked for adapters by their names.
     """
 
     def __init__(self, page_bytes: int) -> None:
         self._page_bytes = page_bytes
         self._genuine: set[int] = set()
         self._guessed: set[int] = set()
-        self._fixed: dict[str, int] = {}
+        self.loads = AdapterLoads()
         self._hidden: dict[tuple[str, str, bytes], dict[str, int]] = {}
         self._labels: dict[str, str] = {}
 
@@ -84,33 +93,38 @@ class RadixNamespaces:
     def cleared(self, slot: int) -> None:
         """The worker holds nothing any more."""
         self._guessed.discard(slot)
+        self.loads.cleared(slot)
 
     def forget(self, slot: int) -> None:
         """The worker is gone: what its slot says next is not known to be SGLang's."""
         self._genuine.discard(slot)
         self._guessed.discard(slot)
-        self._fixed = {lora: rest for lora, slots in self._fixed.items() if (rest := slots & ~(1 << slot))}
+        self.loads.forget(slot)
 
-    def forget_adapter(self, slot: int, lora: str) -> None:
-        """The worker has other weights under this name by now: what it held of the former ones must not be answered."""
-        self._fixed[lora] = self._fixed.get(lora, 0) & ~(1 << slot)
+    def load_again(self, slot: int, lora: str) -> None:
+        """The worker loaded this adapter again, perhaps other weights: what it held of the former is never answered."""
+        former: list[str] = []
         for key in [key for key in self._hidden if key[0] == lora]:
             for name, slots in list(self._hidden[key].items()):
-                self._hidden[key][name] = slots & ~(1 << slot)
+                if slots >> slot & 1:
+                    former.append(name)
+                    self._hidden[key][name] = slots & ~(1 << slot)
                 if slots == 1 << slot:
                     self._drop(key, name)
+        self.loads.load_again(slot, lora, former)
 
     def of_root(self, slot: int, event: BlockStored, lora_ids: Sequence[str] = ()) -> Filing:
         """Where a store without a parent goes. `lora_ids` are known ids of the event's adapter, the present one first.
 
-        Until a worker has sent a hash that could be explained, its hashes may be anything, so they say nothing.
+        Of an adapter that was loaded again all are former ones. Until a worker has sent a hash that could be explained,
+        its hashes may be anything, so they say nothing.
         """
         salt, lora = event.cache_salt or None, event.lora_name or None
         root = self._root(event.block_hashes[:1], event.tokens, salt, lora)
         by_name = named(salt, lora)
         if root is None:
             return Filing(by_name, by_name)
-        proof = self._proof(root, lora_ids)
+        proof = self._proof(slot, root, lora_ids)
         if proof is not _Proof.NOTHING:
             self._genuine.add(slot)
         elif slot not in self._genuine:
@@ -129,21 +143,21 @@ class RadixNamespaces:
             self._genuine.add(slot)
             if told.lora is not None and len(tokens) >= self._page_bytes:
                 root = _Root(tokens[: self._page_bytes], told.salt, told.lora, told.wire)
-                self._hide(slot, root, self._proof_told(root, lora_ids, fixed=told.fixed))
+                self._hide(slot, root, self._proof_told(slot, root, lora_ids, fixed=told.fixed))
             return hidden(told.wire)
         known = self._root(hashes[:1], tokens, told.salt, told.lora)
-        if known is not None and self._proof(known, lora_ids) is _Proof.NOTHING:
+        if known is not None and self._proof(slot, known, lora_ids) is _Proof.NOTHING:
             self._guessed.add(slot)
         elif known is not None:
             self._genuine.add(slot)
         return label
 
-    def label(self, namespace: str) -> str:
-        """As what the roots of a namespace are stored."""
-        return self._labels.get(namespace, namespace)
+    def label(self, slot: int, namespace: str) -> str:
+        """As what a worker's roots of a namespace are stored."""
+        return namespace if self.loads.is_former(slot, namespace) else self._labels.get(namespace, namespace)
 
-    def of_request(self, tokens: bytes, request: NamespaceRequest) -> list[str]:
-        """Where a prompt, in unit form, lies if it is held; of several the longest match counts.
+    def places(self, tokens: bytes, request: NamespaceRequest, slots: int) -> list[Place]:
+        """Where a prompt, in unit form, lies if workers of `slots` hold it; of several the longest match counts.
 
         With an extra_key only the dynamo format can tell, so only the hidden namespace of that key is answered; the key
         may or may not end with the adapter's id.
@@ -152,26 +166,19 @@ class RadixNamespaces:
         if len(first) < self._page_bytes:
             return []
         salt, lora, extra = request.cache_salt or None, request.lora_name or None, request.extra_key or None
-        ids = request.lora_ids if lora is not None else ()
         plain = self._plain(first, salt)
-        if extra is not None:
-            keys = [extra.removesuffix(lora_id) + lora_id for lora_id in ids] or [extra]
-            return [hidden(namespaced(plain, key, salt)) for key in keys]
-        return [named(salt, lora), *(hidden(namespaced(plain, lora_id, salt)) for lora_id in ids)]
+        if lora is None:
+            return [Place([named(salt, None) if extra is None else hidden(namespaced(plain, extra, salt))], slots)]
+        keys = [lora_id if extra is None else extra.removesuffix(lora_id) + lora_id for lora_id in request.lora_ids]
+        places = [Place([hidden(namespaced(plain, key, salt)) for key in keys], slots & ~self.loads.again(lora))]
+        if extra is None:
+            places += [Place([named(salt, lora)], slots), self._by_name((lora, salt or "", first), slots)]
+        return [place for place in places if place.names and place.slots]
 
-    def guesses(self, tokens: bytes, request: NamespaceRequest, slots: int) -> tuple[list[str], int]:
-        """Further namespaces in which a prompt may lie, and the workers of `slots` to be asked for them.
-
-        The id of an adapter loaded through the API is random, and its path says nothing of it: its blocks lie in any
-        hidden namespace seen with its name, salt and first page, on workers whose id is not fixed.
-        """
-        lora = request.lora_name or None
-        if lora is None or request.extra_key:
-            return [], 0
-        slots &= ~self._fixed.get(lora, 0)
-        seen = self._hidden.get((lora, request.cache_salt or "", tokens[: self._page_bytes]), {})
-        names = [name for name, holders in seen.items() if holders & slots]
-        return names, slots
+    def _by_name(self, key: tuple[str, str, bytes], slots: int) -> Place:
+        """The hidden namespaces seen with an adapter's name, salt and first page, where no extra_key is behind one."""
+        among = slots & self.loads.alone & ~self.loads.fixed(key[0])
+        return Place([name for name, holders in self._hidden.get(key, {}).items() if holders & among], among)
 
     def _root(self, hashes: Sequence[EngineHash], tokens: bytes, salt: str | None, lora: str | None) -> _Root | None:
         """None: there is no whole first page, or no name for it."""
@@ -180,20 +187,23 @@ class RadixNamespaces:
             return None
         return _Root(first, salt, lora, handle_of(hashes[0]))
 
-    def _proof(self, root: _Root, lora_ids: Sequence[str]) -> _Proof:
+    def _proof(self, slot: int, root: _Root, lora_ids: Sequence[str]) -> _Proof:
         plain = self._plain(root.first, root.salt)
         if root.wire in (plain, namespaced(plain, None, root.salt)):
             return _Proof.NAMES
         for position, lora_id in enumerate(lora_ids):
             if root.wire == namespaced(plain, lora_id, root.salt):
-                return _Proof.FORMER_ID if position else _Proof.LORA_ID
+                again = root.lora is not None and self.loads.again(root.lora) >> slot & 1
+                return _Proof.FORMER_ID if position or again else _Proof.LORA_ID
         return _Proof.NOTHING
 
-    def _proof_told(self, root: _Root, lora_ids: Sequence[str], *, fixed: bool) -> _Proof:
+    def _proof_told(self, slot: int, root: _Root, lora_ids: Sequence[str], *, fixed: bool) -> _Proof:
         """The proof of a root whose label says whether its adapter's id was fixed when it was filed."""
         if not fixed:
             return _Proof.NOTHING
-        known = self._proof(root, lora_ids) if lora_ids else _Proof.LORA_ID
+        if root.lora is not None and self.loads.again(root.lora) >> slot & 1:
+            return _Proof.FORMER_ID
+        known = self._proof(slot, root, lora_ids) if lora_ids else _Proof.LORA_ID
         return known if known is _Proof.LORA_ID else _Proof.FORMER_ID
 
     def _plain(self, first: bytes, salt: str | None) -> int:
@@ -202,17 +212,29 @@ class RadixNamespaces:
     def _hide(self, slot: int, root: _Root, proof: _Proof) -> Filing:
         """File a root by its wire hash; what may be asked for by its adapter's name is remembered."""
         name = hidden(root.wire)
-        if root.lora is None or proof is _Proof.FORMER_ID:
+        if root.lora is None or proof is _Proof.FORMER_ID or self.loads.is_former(slot, name):
             return Filing(name, name)
+        key = (root.lora, root.salt or "", root.first)
         if proof is _Proof.LORA_ID:
-            self._fixed[root.lora] = self._fixed.get(root.lora, 0) | 1 << slot
-        elif self._fixed.get(root.lora, 0) >> slot & 1:
+            self.loads.prove(slot, root.lora)
+        elif self._shows_another_load(slot, key, name):
+            self.load_again(slot, root.lora)
+        elif self.loads.fixed(root.lora) >> slot & 1:
             return Filing(name, name)
         label = labelled(root.wire, root.salt, root.lora, fixed=proof is _Proof.LORA_ID)
         if proof is _Proof.LORA_ID or name not in self._labels:
             self._labels[name] = label
-        self._remember((root.lora, root.salt or "", root.first), name, slot)
+        self._remember(key, name, slot)
         return Filing(name, label)
+
+    def _shows_another_load(self, slot: int, key: tuple[str, str, bytes], name: str) -> bool:
+        """Whether a root that is not explained shows that its adapter was loaded again: without extra_keys one load
+        has one name for a page."""
+        if not self.loads.alone >> slot & 1:
+            return False
+        others = self._hidden.get(key, {}).items()
+        known = any(slots >> slot & 1 for other, slots in others if other != name)
+        return known or bool(self.loads.fixed(key[0]) >> slot & 1)
 
     def _remember(self, key: tuple[str, str, bytes], name: str, slot: int) -> None:
         names = self._hidden.pop(key, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 
 from index.delta import AppliedPayload, AppliedRun, Delta
 from index.dump import Operation, RadixDump, RunDump
@@ -39,19 +40,27 @@ class RadixPools:
 
     def respec(self, worker: Worker, spec: WorkerSpec) -> None:
         """Take over what was learnt of a worker later."""
-        self._members[worker].spec = spec
+        member = self._members[worker]
+        member.spec = spec
+        if member.pool is not None:
+            member.enter(member.pool)
 
-    def hint(self, worker: Worker, dynamo: bool | None, adapters: Mapping[str, str]) -> None:
-        """What the engine says of itself: whether its event hashes carry the namespace, its adapters' paths by name."""
+    def hint(self, worker: Worker, dynamo: bool | None, adapters: Mapping[str, str] | None, *, anew: bool) -> bool:
+        """What the engine says of itself: whether its event hashes carry the namespace, its adapters' paths by name.
+
+        None: it did not say. `anew`: it is another process than the one that said so before. Whether an adapter was
+        loaded again, so that what is held of it counts no more.
+        """
         member = self._members[worker]
         member.dynamo = bool(dynamo)
-        changed = member.serve(adapters)
-        if member.pool is None:
-            return
-        for name in changed:
-            member.pool.namespaces.forget_adapter(member.slot, name)
-        if member.dynamo:
+        before = _loaded_again(member)
+        if anew:
+            member.adapters = None
+        if adapters is not None:
+            member.serve(adapters)
+        if member.pool is not None and member.dynamo:
             member.pool.namespaces.expect_dynamo(member.slot)
+        return _loaded_again(member) != before
 
     def misfiled(self, worker: Worker) -> bool:
         """Whether roots were filed as others, before the worker's hashes could be read: clear it, get them again."""
@@ -72,8 +81,9 @@ class RadixPools:
 
     def restart(self, worker: Worker) -> int:
         """A new engine process: forget holdings and the pool, which its events will tell again."""
-        cleared = self.clear(worker)
-        self._leave(self._members[worker])
+        cleared, member = self.clear(worker), self._members[worker]
+        self._leave(member)
+        member.adapters = None
         return cleared
 
     def store(self, worker: Worker, event: BlockStored, delta: Delta) -> None:
@@ -160,9 +170,9 @@ class RadixPools:
         if member.pool is None:
             return None
         namespaces, dump = member.pool.namespaces, member.pool.index.dump(member.slot)
-        runs = [run if run.parent is not None else _labelled(run, namespaces) for run in dump.runs]
+        runs = [run if run.parent is not None else _labelled(run, member, namespaces) for run in dump.runs]
         genuine, whole = namespaces.is_genuine(member.slot), dump.whole and is_closed(runs)
-        return dump._replace(genuine=genuine, runs=runs, whole=whole)
+        return dump._replace(genuine=genuine, runs=runs, whole=whole, reloaded=_loaded_again(member))
 
     def restore(self, worker: Worker, dump: RadixDump) -> None:
         """Hold again what was dumped. The worker must hold nothing."""
@@ -171,6 +181,8 @@ class RadixPools:
         assert member.pool is not None
         if dump.genuine:
             member.pool.namespaces.expect_dynamo(member.slot)
+        for name in dump.reloaded:
+            member.pool.namespaces.load_again(member.slot, name)
         runs = [run if run.parent is not None else _relearnt(run, member, member.pool) for run in dump.runs]
         member.pool.index.restore(member.slot, dump._replace(runs=runs))
 
@@ -228,8 +240,7 @@ class RadixPools:
         member.pool, member.slot = pool, pool.free.pop() if pool.free else len(pool.names)
         pool.names[member.slot] = worker
         pool.index.add(member.slot)
-        if member.dynamo:
-            pool.namespaces.expect_dynamo(member.slot)
+        member.enter(pool)
         return True
 
     def _leave(self, member: Member) -> None:
@@ -245,13 +256,17 @@ class RadixPools:
 
 
 def _match(pool: Pool, tokens: bytes, request: NamespaceRequest, slots: int) -> list[Held]:
-    found = pool.index.match(tokens, pool.namespaces.of_request(tokens, request), slots)
-    names, among = pool.namespaces.guesses(tokens, request, slots)
-    return deepest([*found, *pool.index.match(tokens, names, among)], 1) if names else found
+    places = pool.namespaces.places(tokens, request, slots)
+    found = [pool.index.match(tokens, place.names, place.slots) for place in places]
+    return found[0] if len(found) == 1 else deepest(chain.from_iterable(found), 1)
 
 
-def _labelled(run: RunDump, namespaces: RadixNamespaces) -> RunDump:
-    return run._replace(namespace=namespaces.label(run.namespace))
+def _loaded_again(member: Member) -> list[str]:
+    return [] if member.pool is None else member.pool.namespaces.loads.names_again(member.slot)
+
+
+def _labelled(run: RunDump, member: Member, namespaces: RadixNamespaces) -> RunDump:
+    return run._replace(namespace=namespaces.label(member.slot, run.namespace))
 
 
 def _relearnt(run: RunDump, member: Member, pool: Pool) -> RunDump:

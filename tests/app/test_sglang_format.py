@@ -37,12 +37,12 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @contextmanager
-def listed(adapters: dict[str, str]) -> Iterator[tuple[Running, Publisher, FakeEngine]]:
+def listed(adapters: dict[str, str], **declared: bool) -> Iterator[tuple[Running, Publisher, FakeEngine]]:
     """The service with an engine that sends the dynamo format and lists these adapters."""
     with (
         Publisher() as publisher,
         engine_with(publisher, dynamo=True, adapters=dict(adapters)) as engine,
-        serving(fleet(instance("a", publisher, engine))) as run,
+        serving(fleet(instance("a", publisher, engine, **declared))) as run,
     ):
         wait_until(lambda: run.instance("a")["version"] is not None, 15)
         yield run, publisher, engine
@@ -138,10 +138,15 @@ def test_blocks_that_are_explained_are_not_fetched_again() -> None:
 
 
 @pytest.mark.parametrize("adapters", [{"sql": PATH}, {}])
-def test_an_adapter_loaded_through_the_api_is_found_by_its_name(adapters: dict[str, str]) -> None:
-    with listed(adapters) as (run, publisher, _):
+@pytest.mark.parametrize("extra_keys", [True, False])
+def test_an_adapter_loaded_through_the_api_is_found_by_its_name_where_no_extra_key_can_be_behind_it(
+    adapters: dict[str, str], extra_keys: bool
+) -> None:
+    """Its id is random: with extra_keys about, what is stored under its name may be a tenant's."""
+    with listed(adapters, adapter_extra_keys=extra_keys) as (run, publisher, _):
         publish(run, "a", publisher, CLEARED, sglang_stored(PLAIN), stored(ADAPTER, RANDOM_ID, "sql"))
-        assert answers(run, *ADAPTERS, (ADAPTER, {"lora": "chat"})) == [0, 64, 0]
+        assert answers(run, *ADAPTERS, (ADAPTER, {"lora": "chat"})) == [0, 0 if extra_keys else 64, 0]
+        assert matched(run, ADAPTER, extra_key=RANDOM_ID) == {"a": 64}
         assert run.worker("a")["trust"] == "exact"
 
 
@@ -153,16 +158,67 @@ def test_an_adapters_extra_keys_are_not_taken_for_the_adapter() -> None:
         assert matched(run, ADAPTER, lora="sql", extra_key="tenant") == {"a": 64}
 
 
-def test_an_adapter_that_is_loaded_again_from_elsewhere_is_not_found_by_its_former_blocks() -> None:
-    with listed({"sql": PATH}) as (run, publisher, engine):
+@pytest.mark.parametrize("extra_keys", [True, False])
+def test_an_adapter_that_is_loaded_again_from_elsewhere_is_not_found_by_its_former_blocks(extra_keys: bool) -> None:
+    with listed({"sql": PATH}, adapter_extra_keys=extra_keys) as (run, publisher, engine):
         publish(run, "a", publisher, CLEARED, stored(ADAPTER, lora_id("sql", PATH), "sql"))
         publish(run, "a", publisher, stored(TENANT, RANDOM_ID, "chat"))
-        assert answers(run, *ADAPTERS, (TENANT, {"lora": "chat"})) == [0, 64, 64]
+        chat = 0 if extra_keys else 64
+        assert answers(run, *ADAPTERS, (TENANT, {"lora": "chat"})) == [0, 64, chat]
         engine.adapters["sql"] = "/adapters/later"
         wait_until(lambda: run.instance("a")["adapters"] == {"sql": "/adapters/later"}, 15)
-        assert answers(run, *ADAPTERS, (TENANT, {"lora": "chat"})) == [0, 0, 64]
+        assert answers(run, *ADAPTERS, (TENANT, {"lora": "chat"})) == [0, 0, chat]
         publish(run, "a", publisher, stored(ADAPTER, RANDOM_ID, "sql"))
-        assert answers(run, *ADAPTERS) == [0, 64]
+        assert answers(run, *ADAPTERS) == [0, 0 if extra_keys else 64]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("extra_keys", [True, False])
+def test_an_adapter_that_is_unloaded_and_loaded_again_is_found_by_its_new_blocks_alone(
+    extra_keys: bool, seen: bool
+) -> None:
+    """From the same path, with a random id now. `seen`: the list of adapters was read in between."""
+    own = lora_id("sql", PATH)
+    with listed({"sql": PATH}, adapter_extra_keys=extra_keys) as (run, publisher, engine):
+        publish(run, "a", publisher, CLEARED, stored(ADAPTER, own, "sql"), stored(PLAIN, own, "sql"))
+        assert answers(run, *ADAPTERS, (PLAIN, {"lora": "sql"})) == [0, 64, 64]
+        if seen:
+            del engine.adapters["sql"]
+            wait_until(lambda: run.instance("a")["adapters"] == {}, 15)
+            engine.adapters["sql"] = PATH
+            wait_until(lambda: run.instance("a")["adapters"] == {"sql": PATH}, 15)
+            assert answers(run, *ADAPTERS, (PLAIN, {"lora": "sql"})) == [0, 0, 0]
+        publish(run, "a", publisher, stored(ADAPTER, RANDOM_ID, "sql"))
+        if not extra_keys:
+            assert answers(run, *ADAPTERS, (PLAIN, {"lora": "sql"})) == [0, 64, 0]
+        elif seen:
+            assert answers(run, *ADAPTERS, (PLAIN, {"lora": "sql"})) == [0, 0, 0]
+
+
+def test_a_restart_makes_an_adapter_that_was_loaded_again_one_of_the_start(server: RedisServer) -> None:
+    """And a warm start does not: the engine is the same."""
+    own = lora_id("sql", PATH)
+    with Publisher() as publisher, engine_with(publisher, dynamo=True, adapters={"sql": PATH}) as engine:
+        settings = fleet(instance("a", publisher, engine), state=server.url)
+        with serving(settings) as run:
+            publish(run, "a", publisher, CLEARED, stored(ADAPTER, own, "sql"))
+            wait_until(lambda: answers(run, *ADAPTERS) == [0, 64], 15)
+            del engine.adapters["sql"]
+            wait_until(lambda: run.instance("a")["adapters"] == {}, 15)
+            engine.adapters["sql"] = PATH
+            wait_until(lambda: run.instance("a")["adapters"] == {"sql": PATH}, 15)
+            publish(run, "a", publisher, sglang_stored(PLAIN))
+            wait_until(lambda: len(keys(server, "snap")) == 1, 15)
+        with serving(settings) as run:
+            wait_until(lambda: run.instance("a")["adapters"] == {"sql": PATH}, 15)
+            wait_until(lambda: answers(run, (PLAIN, {})) == [64], 15)
+            assert answers(run, *ADAPTERS) == [0, 0]
+            engine.restart()
+            publisher.restart()
+            publisher.wait_for_subscriber()
+            wait_until(lambda: answers(run, (PLAIN, {})) == [0], 15)
+            publisher.publish(batch(events=[CLEARED, stored(ADAPTER, own, "sql")]))
+            wait_until(lambda: answers(run, *ADAPTERS) == [0, 64], 15, lambda: answers(run, *ADAPTERS))
 
 
 def test_namespaces_are_known_after_a_warm_start(server: RedisServer) -> None:
@@ -170,7 +226,7 @@ def test_namespaces_are_known_after_a_warm_start(server: RedisServer) -> None:
     asked: tuple[Asked, ...] = (*TENANTS, *ADAPTERS, (PLAIN, {}))
     with Publisher(buffer_steps=1) as publisher, engine_with(publisher) as engine:
         engine.spoil(untold(engine), "/server_info")
-        settings = fleet(instance("a", publisher, engine), state=server.url)
+        settings = fleet(instance("a", publisher, engine, adapter_extra_keys=False), state=server.url)
         with serving(settings) as run:
             publish(run, "a", publisher, CLEARED)
             wait_until(lambda: len(keys(server, "snap")) == 1, 15)

@@ -32,12 +32,13 @@ def filed(namespaces: RadixNamespaces, event: BlockStored, lora_ids: Sequence[st
 
 def asked(namespaces: RadixNamespaces, prompt: bytes, request: NamespaceRequest, slot: int = 0) -> list[str]:
     """Everything in which a worker's blocks are looked for."""
-    guesses, among = namespaces.guesses(prompt, request, 1 << slot)
-    return [*namespaces.of_request(prompt, request), *(guesses if among else ())]
+    return [name for place in namespaces.places(prompt, request, 1 << slot) for name in place.names]
 
 
-def verified() -> RadixNamespaces:
+def verified(*, alone: bool = False) -> RadixNamespaces:
+    """`alone`: no request has an adapter and an extra_key."""
     namespaces = RadixNamespaces(8)
+    namespaces.loads.declare(0, alone=alone)
     assert filed(namespaces, root(wire())) == named(None, None)
     return namespaces
 
@@ -75,7 +76,7 @@ def test_a_default_format_files_an_adapter_by_its_name() -> None:
 @pytest.mark.parametrize("lora_ids", [[], [ADAPTER]])
 def test_an_adapter_with_a_random_id_is_found_by_its_name_and_first_page(lora_ids: list[str]) -> None:
     """Also when it is listed with a path: an adapter loaded through the API has one too."""
-    namespaces = verified()
+    namespaces = verified(alone=True)
     name = filed(namespaces, root(wire("random id"), lora_name="a"), lora_ids)
     assert name in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=lora_ids))
     assert name in asked(namespaces, PROMPT, NamespaceRequest(extra_key="random id"))
@@ -98,16 +99,54 @@ def test_beside_an_adapter_whose_id_follows_from_its_path_others_are_extra_keys(
     assert tenant not in asked(namespaces, PROMPT, request, slot=1)
 
 
-def test_an_adapter_that_has_another_path_now_is_not_found_by_what_it_was_before() -> None:
+def test_what_may_be_an_extra_key_behind_a_random_id_is_not_answered_without_it() -> None:
+    """Nothing tells the two apart, so neither is answered, unless extra_keys are declared not to be used."""
+    for alone in (False, True):
+        namespaces = verified(alone=alone)
+        name = filed(namespaces, root(wire("tenant" + "random id"), lora_name="a"), [ADAPTER])
+        assert (name in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=[ADAPTER]))) is alone
+        assert name in asked(namespaces, PROMPT, NamespaceRequest(extra_key="tenant" + "random id"))
+
+
+def test_an_extra_key_of_an_adapter_whose_id_is_not_known_is_not_the_base_models() -> None:
     namespaces = verified()
-    before = filed(namespaces, root(wire("random id"), lora_name="a"), [ADAPTER])
-    namespaces.forget_adapter(0, "a")
-    after = filed(namespaces, root(wire("second id"), lora_name="a"), ["of the new path", ADAPTER])
-    late = filed(namespaces, root(wire(ADAPTER), lora_name="a"), ["of the new path", ADAPTER])
-    found = asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=["of the new path"]))
+    name = filed(namespaces, root(wire("tenant")))
+    assert name in asked(namespaces, PROMPT, NamespaceRequest(extra_key="tenant"))
+    assert asked(namespaces, PROMPT, NamespaceRequest("a", extra_key="tenant")) == []
+
+
+@pytest.mark.parametrize("ids", [["of the new path", ADAPTER], [ADAPTER]])
+@pytest.mark.parametrize("first", [ADAPTER, "random id"])
+def test_an_adapter_that_was_loaded_again_is_not_found_by_what_it_was_before(first: str, ids: list[str]) -> None:
+    namespaces = verified(alone=True)
+    before = filed(namespaces, root(wire(first), lora_name="a"), [ADAPTER])
+    request = NamespaceRequest("a", lora_ids=[ADAPTER])
+    assert before in asked(namespaces, PROMPT, request)
+    namespaces.load_again(0, "a")
+    after = filed(namespaces, root(wire("second id"), lora_name="a"), ids)
+    for late in (ADAPTER, first):
+        filed(namespaces, root(wire(late), lora_name="a"), ids)
+    found = asked(namespaces, PROMPT, request._replace(lora_ids=ids[:1]))
     assert after in found
     assert before not in found
-    assert late not in found
+    assert asked(namespaces, PROMPT, request._replace(extra_key="tenant")) == []
+    assert namespaces.label(0, before) == before
+    assert namespaces.label(0, after) != after
+
+
+@pytest.mark.parametrize("first", [ADAPTER, "random id"])
+def test_without_extra_keys_a_second_id_shows_that_the_adapter_was_loaded_again(first: str) -> None:
+    namespaces = verified(alone=True)
+    request = NamespaceRequest("a", lora_ids=[ADAPTER])
+    before = filed(namespaces, root(wire(first), lora_name="a"), [ADAPTER])
+    after = filed(namespaces, root(wire("second id"), lora_name="a"), [ADAPTER])
+    assert after in asked(namespaces, PROMPT, request)
+    assert before not in asked(namespaces, PROMPT, request)
+    filed(namespaces, root(wire(first), lora_name="a"), [ADAPTER])
+    assert before not in asked(namespaces, PROMPT, request)
+    assert namespaces.loads.names_again(0) == ["a"]
+    namespaces.forget(0)
+    assert namespaces.loads.names_again(0) == []
 
 
 def test_an_extra_key_may_already_end_with_the_adapters_id() -> None:
@@ -156,13 +195,14 @@ def test_what_was_learnt_from_roots_is_learnt_again_from_their_labels() -> None:
         "tenant": root(wire("tenant")),
         "random": root(wire("random id", "s"), "s", "b"),
         "own": root(wire(ADAPTER), lora_name="a"),
-        "other": root(wire("tenant" + ADAPTER), lora_name="a"),
     }
     before, after = verified(), RadixNamespaces(8)
+    for one in (before, after):
+        one.loads.declare(0, alone=True)
     for event in events.values():
         filing = before.of_root(0, event, [ADAPTER])
         assert after.relearn(0, filing.label, event.block_hashes, event.tokens) == filing.namespace
-        stored = before.label(filing.namespace)
+        stored = before.label(0, filing.namespace)
         assert after.relearn(0, stored, event.block_hashes, event.tokens, [ADAPTER]) == filing.namespace
     assert after.is_genuine(0)
     assert not after.is_misfiled(0)
@@ -203,13 +243,17 @@ def test_empty_texts_are_none_and_short_prompts_lie_nowhere() -> None:
 
 
 def test_hidden_namespaces_are_remembered_in_bounded_number() -> None:
-    namespaces = verified()
+    """Of one page, one for every engine that loaded the adapter by itself."""
+    namespaces = verified(alone=True)
     first = namespaces.of_root(0, root(1, "first", "a"))
-    assert namespaces.label(first.namespace) == first.label != first.namespace
+    assert namespaces.label(0, first.namespace) == first.label != first.namespace
     for number in range(MAX_HIDDEN):
         filed(namespaces, root(number + 2, f"{number}", "a"))
     assert first.namespace not in asked(namespaces, PROMPT, NamespaceRequest("a", "first"))
-    assert namespaces.label(first.namespace) == first.namespace
-    for number in range(MAX_ALIKE + 40):
-        filed(namespaces, root(number, "s", "a"))
-    assert len(asked(namespaces, PROMPT, NamespaceRequest("a", "s"))) == MAX_ALIKE + 1
+    assert namespaces.label(0, first.namespace) == first.namespace
+    for slot in range(MAX_ALIKE + 40):
+        namespaces.expect_dynamo(slot)
+        namespaces.loads.declare(slot, alone=True)
+        namespaces.of_root(slot, root(slot, "s", "a"))
+    every = (1 << MAX_ALIKE + 40) - 1
+    assert max(len(place.names) for place in namespaces.places(PROMPT, NamespaceRequest("a", "s"), every)) == MAX_ALIKE

@@ -1,0 +1,78 @@
+"""Which SGLang workers loaded an adapter at their start, and which loaded it later, through the API.
+
+An adapter given with `--lora-paths` has an id that follows from its name and path; every load through the API, also one
+after an unload, gives it a random one that nothing shows (sglang/srt/lora/lora_registry.py, 0.5.22). What was stored
+under a former id stays in the cache and is never used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MAX_FORMER = 8_192  # hidden namespaces of adapters loaded again that are remembered, the oldest are forgotten
+
+
+class AdapterLoads:
+    """Of one pool: masks of slots, by adapter name."""
+
+    def __init__(self) -> None:
+        self.alone = 0
+        """Workers declared to get no request with both an adapter and an extra_key."""
+        self._fixed: dict[str, int] = {}
+        self._again: dict[str, int] = {}
+        self._former: dict[str, int] = {}
+
+    def fixed(self, lora: str) -> int:
+        """Workers that sent a root under the id that follows from the adapter's path: what it was loaded with first."""
+        return self._fixed.get(lora, 0)
+
+    def again(self, lora: str) -> int:
+        """Workers that loaded it through the API since: the id that follows from its path is of dead blocks."""
+        return self._again.get(lora, 0)
+
+    def is_former(self, slot: int, namespace: str) -> bool:
+        """Whether a hidden namespace is of the adapter as it was before the worker loaded it again."""
+        return bool(self._former.get(namespace, 0) >> slot & 1)
+
+    def names_again(self, slot: int) -> list[str]:
+        """Every adapter that the worker loaded again."""
+        return sorted(lora for lora, slots in self._again.items() if slots >> slot & 1)
+
+    def declare(self, slot: int, *, alone: bool) -> None:
+        """Take over what the settings say of a worker."""
+        self.alone = self.alone | 1 << slot if alone else self.alone & ~(1 << slot)
+
+    def prove(self, slot: int, lora: str) -> None:
+        """A root came under the id that follows from the path."""
+        self._fixed[lora] = self.fixed(lora) | 1 << slot
+
+    def load_again(self, slot: int, lora: str, former: Iterable[str] = ()) -> None:
+        """The worker has it through the API now; `former` are hidden namespaces of what it was before."""
+        self._again[lora] = self.again(lora) | 1 << slot
+        self._fixed = _without(self._fixed, slot, lora)
+        for namespace in former:
+            self._former[namespace] = self._former.pop(namespace, 0) | 1 << slot
+        while len(self._former) > MAX_FORMER:
+            del self._former[next(iter(self._former))]
+
+    def unlist(self, slot: int, lora: str) -> None:
+        """The worker does not serve it any more: nothing needs to be known of it until it comes back."""
+        self._again = _without(self._again, slot, lora)
+
+    def cleared(self, slot: int) -> None:
+        """The worker holds nothing any more."""
+        self._former = _without(self._former, slot)
+
+    def forget(self, slot: int) -> None:
+        """The worker is gone, or is another process now."""
+        self.cleared(slot)
+        self.declare(slot, alone=False)
+        self._fixed, self._again = _without(self._fixed, slot), _without(self._again, slot)
+
+
+def _without(masks: dict[str, int], slot: int, name: str | None = None) -> dict[str, int]:
+    """The masks without a worker: under one name, or under all."""
+    if name is not None and name not in masks:
+        return masks
+    kept = {one: slots & ~(1 << slot) if name in (None, one) else slots for one, slots in masks.items()}
+    return {one: slots for one, slots in kept.items() if slots}
