@@ -19,16 +19,17 @@ from index.radix_dump import dump_radix, restore_radix
 from index.radix_holder import handle_of, handles_of
 from index.radix_holdings import Holdings
 from index.radix_match import Held, deepest, match_prefix
+from index.radix_tree import RUN_BYTES
 
 
 class RadixIndex:
     """One pool. A worker is a small int, its slot: add it first, drop it last; nothing stays of one that is dropped."""
 
-    def __init__(self, page_size: int, unit_bytes: int) -> None:
-        """`unit_bytes` is 4 for tokens, 8 for the bigrams of EAGLE."""
+    def __init__(self, page_size: int, unit_bytes: int, run_bytes: int = RUN_BYTES) -> None:
+        """`unit_bytes` is 4 for tokens, 8 for the bigrams of EAGLE. Runs above `run_bytes` are changed in parts."""
         self.page_size = page_size
         self.unit_bytes = unit_bytes
-        self._holdings = Holdings(page_size * unit_bytes)
+        self._holdings = Holdings(page_size * unit_bytes, run_bytes)
 
     @property
     def size_bytes(self) -> int:

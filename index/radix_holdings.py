@@ -10,7 +10,7 @@ from index.delta import Delta
 from index.parked_runs import Run
 from index.radix_holder import Holder
 from index.radix_node import NOBODY, Masks, Node, shared_run
-from index.radix_tree import RadixTree
+from index.radix_tree import RUN_BYTES, RadixTree
 from index.worker import Medium
 
 Place = tuple[Node, int]
@@ -20,8 +20,8 @@ Place = tuple[Node, int]
 class Holdings:
     """The tree and its workers, kept in step: a worker holds a whole node or nothing of it, medium by medium."""
 
-    def __init__(self, page_bytes: int) -> None:
-        self.tree = RadixTree(page_bytes)
+    def __init__(self, page_bytes: int, run_bytes: int = RUN_BYTES) -> None:
+        self.tree = RadixTree(page_bytes, run_bytes)
         self.holders: dict[int, Holder] = {}
         self._invented = 0
 
@@ -143,10 +143,11 @@ class Holdings:
         return self._grow(slot, run, done, head, delta)
 
     def _grow(self, slot: int, run: Run, done: int, node: Node, delta: Delta) -> tuple[Place, int]:
-        """Add the rest of a run below `node`: in place, if that is a leaf with the very same holders."""
+        """Add the rest of a run below `node`: in place, if that is a short leaf with the very same holders."""
         tokens, hashes = run.tokens[done * self.tree.page_bytes :], run.hashes[done:]
         masks = _with(NOBODY, run.medium, 1 << slot)
-        if node.parent is not None and not node.children and node.masks == masks:
+        is_alike = node.parent is not None and not node.children and node.masks == masks
+        if is_alike and self.tree.takes(node, len(tokens)):
             taken = self.tree.extend(node, tokens, hashes)
         else:
             node, taken = self.tree.grow(node, tokens, hashes)
@@ -201,7 +202,7 @@ class Holdings:
 
     def _release(self, slot: int, medium: Medium, place: Place, count: int, delta: Delta) -> None:
         """Take `count` pages of a node from an index on back from a worker that holds them in that medium once."""
-        node, at = place
+        node, at = self.tree.narrow(*place, place[1] + count)
         holder = self.holders[slot]
         masks = _with(node.masks, medium, node.masks[medium] & ~(1 << slot))
         if not _union(masks) >> slot & 1:
@@ -225,10 +226,12 @@ class Holdings:
 
     def _isolate(self, node: Node, first: int, last: int) -> Node:
         """The node of exactly the pages `first` to `last` of a node."""
+        count = last - first
+        node, first = self.tree.narrow(node, first, last)
         if first:
             _, node = self.tree.split(node, first)
-        if last - first < len(node.hashes):
-            node, _ = self.tree.split(node, last - first)
+        if count < len(node.hashes):
+            node, _ = self.tree.split(node, count)
         return node
 
 

@@ -1,7 +1,8 @@
 """The shape of the radix tree: growing, cutting, splitting and joining runs, with the page table kept in step.
 
 Splitting and joining cost what the smaller side holds: it is the one whose node, and so whose entries in the page
-table, change.
+table, change. But both copy a run's bytes, which are immutable, so that they can be compared fast. Changed page by page
+a long run would be copied once for each page: it is halved first (`narrow`), and joined only up to `RUN_BYTES`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from index.page_table import PageTable
 from index.radix_node import NOBODY, Masks, Node, slots_of
 
 NODE_BYTES = 520  # a node's own objects: headers, slots, dict of children, its key above
+RUN_BYTES = 1 << 15  # of tokens; a longer run is made by one store, never by joining
 HOLDING_BYTES = 56  # its place in one worker's set
 
 
@@ -22,8 +24,9 @@ class RadixTree:
     afterwards, which takes out what nobody needs and joins what need not be apart.
     """
 
-    def __init__(self, page_bytes: int) -> None:
+    def __init__(self, page_bytes: int, run_bytes: int = RUN_BYTES) -> None:
         self.page_bytes = page_bytes
+        self.run_bytes = run_bytes
         self.roots: dict[str, Node] = {}
         self.holdings: dict[int, set[Node]] = {}
         self.page_count = 0
@@ -71,6 +74,21 @@ class RadixTree:
         leaf.tokens = leaf.tokens[: at * self.page_bytes]
         leaf.hashes = leaf.hashes[:at]
 
+    def takes(self, node: Node, token_bytes: int) -> bool:
+        """Whether a node may be made longer by so many bytes of tokens."""
+        return len(node.tokens) + token_bytes <= self.run_bytes
+
+    def narrow(self, node: Node, first: int, last: int) -> tuple[Node, int]:
+        """Halve an overlong node around its pages `first` to `last`; answers where these begin now."""
+        while len(node.tokens) > self.run_bytes:
+            middle = len(node.hashes) // 2
+            if first < middle < last or middle == 0:
+                break
+            node, tail = self.split(node, middle)
+            if first >= middle:
+                node, first, last = tail, first - middle, last - middle
+        return node, first
+
     def set_masks(self, node: Node, masks: Masks) -> None:
         """Say who holds the node, in every medium."""
         before = node.held
@@ -112,7 +130,7 @@ class RadixTree:
             return
         while len(node.children) == 1:  # more than once only after a change at many nodes
             (child,) = node.children.values()
-            if child.masks != node.masks:
+            if child.masks != node.masks or not self.takes(node, len(child.tokens)):
                 break
             node = self._join(node, child)
         if not node.held and not node.children:  # runs that the same clear emptied
@@ -137,7 +155,7 @@ class RadixTree:
         above = node.parent
         assert above is not None
         one = above.parent is not None and len(above.children) == 1 and above.masks == node.masks
-        return above if one else None
+        return above if one and self.takes(above, len(node.tokens)) else None
 
     def _join(self, upper: Node, lower: Node) -> Node:
         """Make one node of two with the same holders; answers the one that stays."""

@@ -18,6 +18,7 @@ from index.radix import RadixIndex
 from index.radix_match import Held
 from index.radix_native import AnyRadixIndex, NativeRadixIndex
 from index.radix_node import Node
+from index.radix_tree import RUN_BYTES
 from index.worker import Medium
 from tests.support.cores import RADIX_CORES, RadixCore, native_radix, need_native
 from tests.support.radix_model import ModelWorker, RadixModel
@@ -381,6 +382,32 @@ def test_memory_is_reported_and_given_back(pool: Pool) -> None:
     assert pool.index.size_bytes == 0
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_long_run_that_goes_page_by_page_is_not_copied_for_each_of_them(shared: bool, backwards: bool) -> None:
+    """Twice the pages cost about twice the bytes, not four times. Time, and the native core: benchmarks."""
+    few, many = (copied_bytes(count, shared, backwards) for count in (1_000, 2_000))
+    assert few < many < 3 * few
+
+
+def copied_bytes(count: int, shared: bool, backwards: bool) -> int:
+    """Bytes of tokens written while one worker's run of `count` pages is removed, one hash at a time."""
+    index, page_bytes = RadixIndex(2, 4, run_bytes=512), 8
+    for slot in (0, 1)[: 1 + shared]:
+        index.add(slot)
+        event = BlockStored(list(range(count)), None, ids(*range(2 * count)), 2)
+        index.store(slot, event, "", Delta())
+    tree, written, before = index._holdings.tree, 0, dict[int, bytes]()
+    for page in reversed(range(count)) if backwards else range(count):
+        index.remove(0, BlockRemoved([page]), Delta())
+        after = {node.id: node.tokens for node in tree._nodes[1:]}
+        written += sum(len(tokens) for number, tokens in after.items() if before.get(number) is not tokens)
+        before = after
+    assert index.page_count == (count if shared else 0)
+    assert written > count * page_bytes
+    return written
+
+
 def check_tree(index: AnyRadixIndex) -> None:
     """What must hold between the tree, the table and the workers' sets at any time."""
     if isinstance(index, NativeRadixIndex):
@@ -405,7 +432,7 @@ def check_tree(index: AnyRadixIndex) -> None:
         assert len(node.tokens) == len(node.hashes) * tree.page_bytes > 0
         assert node.held or node.children
         only = next(iter(node.children.values())) if len(node.children) == 1 else None
-        assert only is None or only.masks != node.masks
+        assert only is None or only.masks != node.masks or tree.run_bytes < RUN_BYTES
         assert [tree.table.find(handle) for handle in node.hashes] == [(node, i) for i in range(len(node.hashes))]
     assert (len(nodes), sum(len(node.hashes) for node in nodes)) == (tree.node_count, tree.page_count)
     assert tree.table.live == tree.page_count
@@ -551,7 +578,16 @@ class NativeHistory(History):
         return native_radix(page_size, unit_bytes)
 
 
+class ShortRuns(History):
+    """The same with runs that are halved before they are changed, and joined up to two pages only."""
+
+    def _empty(self, page_size: int, unit_bytes: int) -> AnyRadixIndex:
+        return RadixIndex(page_size, unit_bytes, run_bytes=2 * page_size * unit_bytes)
+
+
 TestHistory = History.TestCase
 TestHistory.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 TestNativeHistory = need_native(NativeHistory.TestCase)
 TestNativeHistory.settings = TestHistory.settings
+TestShortRuns = ShortRuns.TestCase
+TestShortRuns.settings = TestHistory.settings
