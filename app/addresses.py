@@ -15,6 +15,10 @@ import httpx
 _UNSAFE = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _NO_HOST = "must have a host name that can be looked up"
+_ZONE = (
+    "must not name an IPv6 zone (what follows the %): it means an interface of one machine, and gateways on others, "
+    "and most HTTP clients, cannot use it; give an address that is reached without one"
+)
 
 
 def normal_url(text: str) -> str:
@@ -82,6 +86,8 @@ def _require_encodable(url: str) -> None:
     """Refuse a host that no HTTP client can name (bad punycode, labels that are too long)."""
     if "\\" in url:  # a slash to some clients
         raise ValueError(_NO_HOST)
+    if "%" in (urlsplit(url).hostname or ""):  # RFC 6874 would allow a zone, RFC 9844 took that back
+        raise ValueError(_ZONE if "[" in url else _NO_HOST)
     try:
         host = httpx.URL(url).host
         if ":" not in host and host.rstrip(".").rpartition(".")[2].isdigit():

@@ -25,6 +25,22 @@ def test_a_url_has_one_normal_form(text: str, normal: str) -> None:
     assert normal_url(normal) == normal
 
 
+@pytest.mark.parametrize("zone", ["%25eth0", "%eth0", "%251", "%25"])
+def test_an_ipv6_zone_is_refused_as_what_it_is(zone: str) -> None:
+    """It would reach the resolver as it stands, and say nothing to a gateway on another machine."""
+    with pytest.raises(ValueError, match="must not name an IPv6 zone"):
+        normal_url(f"http://[fe80::1{zone}]:8000")
+    assert address_key(f"[fe80::1{zone}]:8000") is None
+    assert normal_url("http://[fe80::1]:8000") == "http://[fe80::1]:8000"
+    assert event_endpoint(f"tcp://[fe80::1{zone}]:5557")
+
+
+def test_a_percent_sign_in_a_name_is_no_host() -> None:
+    with pytest.raises(ValueError, match="host name that can be looked up"):
+        normal_url("http://a%41:8000")
+    assert normal_url("http://a:8000/a%20b") == "http://a:8000/a%20b"
+
+
 @pytest.mark.parametrize(
     "names",
     [
