@@ -13,8 +13,8 @@ Reason = Literal["prefix", "load", "cold", "affinity", "only", "fallback"]
 class WorkerLoad(NamedTuple):
     """An engine's own report. None (or a value that is not finite, or negative) means not known, never zero.
 
-    `sampled_at` is when it was read, on the clock of the `now` arguments; None means about
-    `RouterSettings.load_window_s` ago. Requests assigned after it are counted on top.
+    `sampled_at` is when it was read, on the clock of the `now` arguments; None or NaN means
+    about `RouterSettings.load_window_s` ago. Requests assigned after it are counted on top.
     """
 
     running: float | None

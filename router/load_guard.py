@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING, NamedTuple
 
 from index.worker import Trust, Worker
@@ -87,7 +87,10 @@ def _with_queues(
 
 
 class Told(NamedTuple):
-    """What an engine reported last, and when (`time.monotonic` seconds), if it did; and the worker's weight."""
+    """What an engine reported last, and when (`time.monotonic` seconds), if it did; and the worker's weight.
+
+    A time that is NaN is none, in both cores.
+    """
 
     requests: float | None
     sampled_at: float | None
@@ -128,6 +131,8 @@ def look(told: Told, book: Book | None, settings: RouterSettings, now: float, *,
     The native core has the same: `StandingTable::look`.
     """
     requests, sampled_at, weight = told
+    if sampled_at is not None and isnan(sampled_at):
+        sampled_at = None
     if sampled_at is not None and now - sampled_at > settings.load_stale_s:
         requests = None
     windowed = requests is None or sampled_at is None

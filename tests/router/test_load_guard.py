@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from math import nan
 from random import Random
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from router.assignment_book import new_book
 from router.assignments import Assignments
 from router.candidate import UNKNOWN_LOAD, Candidate
-from router.load_guard import Pressure, pressures
+from router.load_guard import Pressure, Told, pressures
 from router.route import Router
 from router.settings import RouterSettings
+from router.standing_table import standing_table
 from tests.router.builders import busy, candidate, decide, query, run, worker
 
 HOT = 992
@@ -126,3 +131,17 @@ def test_unknown_load_ranks_as_the_average_per_weight() -> None:
         worker("b"): Pressure(6.0, held=False),
         worker("c"): Pressure(4.0, held=False),
     }
+
+
+@pytest.mark.parametrize("requests", [3.0, None])
+def test_a_report_of_no_known_time_is_one_without_a_time(core: ModuleType | None, requests: float | None) -> None:
+    """NaN is no time in either core: own requests of the last while are added to the report."""
+    settings = RouterSettings()
+    table: Any = standing_table(2, settings, core)
+    book = new_book(settings, core)
+    book.add(90.0, 1.0, 0, 1.0)
+    for place, sampled_at in enumerate((nan, None)):
+        table.tell(place, Told(requests, sampled_at, 1.0))
+    seen = [tuple(table.look(place, book, 91.0, False)) for place in (0, 1)]
+    assert seen[0] == seen[1]
+    assert seen[0][2] == 1.0
