@@ -145,7 +145,12 @@ class StateWriter:
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
 
     async def drain(self, timeout_s: float) -> None:
-        """Write what waits, for so long at most: the process ends."""
+        """Write what waits, for so long at most: the process ends.
+
+        Also what was to be offered later only. An offer that the end itself cut off counts as one that failed.
+        """
+        for followed in self._followed.values():
+            followed.offer_from = 0.0
         try:
             async with asyncio.timeout(timeout_s):
                 await self.write()

@@ -459,3 +459,30 @@ async def test_what_waits_is_written_when_the_process_ends(stores: Stores) -> No
     replica.take_all()
     await replica.writer.drain(2.0)
     assert (await world.stored()).seq == 4
+
+
+@pytest.mark.parametrize("outcome", ["cut off", "lost"])
+async def test_a_snapshot_that_is_not_taken_when_the_process_ends_is_offered_once_more(
+    stores: Stores, outcome: str
+) -> None:
+    """Else what came after the last one is lost: a failed offer is repeated later, and there is no later."""
+    world, replica = await one_writes(stores, 2)
+    world.engine.publish(3)
+    replica.take_all()
+    replica.writer.knows_process(WORKER, "1700.5")
+    world.engine.publish(1)
+    replica.take_all()  # of a process that the stored snapshot does not name: another one is due
+    replica.gate.free = False
+    task = asyncio.create_task(replica.writer.run())
+    async with asyncio.timeout(5):
+        await replica.gate.end_next("done")  # the entries
+        await replica.gate.arrival()
+        if outcome == "lost":
+            await replica.gate.end_next("lost")
+            await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    replica.gate.free = True
+    await replica.writer.drain(2.0)
+    stored = await world.stored()
+    assert (stored.seq, stored.held) == (5, replica.held())
