@@ -86,6 +86,10 @@ class Following:
         self._around.index.add(tracked.worker, self.spec())
         self._around.index.hint(tracked.worker, facts.dynamo_format, _listed(facts))
 
+    def confirm(self) -> None:
+        """Discovery found what it had found before: to workers whose process is new that may be news."""
+        self._hint(anew=False)
+
     def told_process(self, fingerprint: str | None) -> None:
         """Discovery met another process than before: every stream of the former one begins anew."""
         for stream in self._streams.values():
@@ -94,12 +98,9 @@ class Following:
 
     def learn(self, *, anew: bool) -> None:
         """Tell the index what discovery found; `anew`: in another process than before."""
-        facts = self._instance.facts
         for tracked in self._instance.workers.values():
             self._around.index.respec(tracked.worker, self.spec())
-            if self._around.index.hint(tracked.worker, facts.dynamo_format, _listed(facts), anew=anew):
-                self._around.discard(tracked.worker)  # it does not tell
-                self._around.began(tracked.worker)
+        self._hint(anew=anew)
         for stream in self._streams.values():
             if stream.check is not None:
                 stream.check.facts_learnt()
@@ -113,6 +114,13 @@ class Following:
         for stream in self._streams.values():
             if stream.listener is not None:
                 stream.listener.resync("release")
+
+    def _hint(self, *, anew: bool) -> None:
+        facts = self._instance.facts
+        for tracked in self._instance.workers.values():
+            if self._around.index.hint(tracked.worker, facts.dynamo_format, _listed(facts), anew=anew):
+                self._around.discard(tracked.worker)  # it does not tell
+                self._around.began(tracked.worker)
 
     def spec(self) -> WorkerSpec:
         """What the index must know of the instance's workers."""

@@ -93,9 +93,11 @@ class InstanceSettings(BaseModel):
         Meaning("of hybrid models whose hashes are finer than their blocks; null: learnt from the engine"),
     ] = Field(default=None, ge=1, le=1 << 20, description="tokens; null: learnt")
     adapter_extra_keys: Annotated[
-        bool,
-        Meaning("sglang: whether a request may have an adapter and an extra_key (docs/engines.md)"),
-    ] = Field(default=True, description="true or false")
+        bool | None,
+        Meaning(
+            "sglang: whether a request may have both an adapter and an extra_key; null: not known (docs/engines.md)"
+        ),
+    ] = Field(default=None, description="true, false or null")
     weight: Annotated[float, Meaning("its share of the load beside the others'; 2: twice as much")] = Field(
         default=1.0, ge=1e-6, le=1e6, description="its share of the load beside the others', above 0"
     )

@@ -123,6 +123,8 @@ class Watch:
         facts = joined(instance.facts, facts)
         if facts != instance.facts:
             self._learn(facts)
+        else:
+            self._following.confirm()
         self._following.update(tasks)
         instance.tried = instance.tried or not (own.events or facts.events)
 

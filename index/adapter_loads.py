@@ -18,6 +18,8 @@ class AdapterLoads:
     def __init__(self) -> None:
         self.alone = 0
         """Workers declared to get no request with both an adapter and an extra_key."""
+        self.mixed = 0
+        """Workers declared to get such requests."""
         self._fixed: dict[str, int] = {}
         self._again: dict[str, int] = {}
         self._former: dict[str, int] = {}
@@ -38,9 +40,13 @@ class AdapterLoads:
         """Every adapter that the worker loaded again."""
         return sorted(lora for lora, slots in self._again.items() if slots >> slot & 1)
 
-    def declare(self, slot: int, *, alone: bool) -> None:
-        """Take over what the settings say of a worker."""
-        self.alone = self.alone | 1 << slot if alone else self.alone & ~(1 << slot)
+    def declare(self, slot: int, extra_keys: bool | None) -> None:
+        """Whether it gets requests with both an adapter and an extra_key; None: nobody says."""
+        self.alone, self.mixed = self.alone & ~(1 << slot), self.mixed & ~(1 << slot)
+        if extra_keys:
+            self.mixed |= 1 << slot
+        elif extra_keys is not None:
+            self.alone |= 1 << slot
 
     def prove(self, slot: int, lora: str) -> None:
         """A root came under the id that follows from the path."""
@@ -66,7 +72,7 @@ class AdapterLoads:
     def forget(self, slot: int) -> None:
         """The worker is gone, or is another process now."""
         self.cleared(slot)
-        self.declare(slot, alone=False)
+        self.declare(slot, None)
         self._fixed, self._again = _without(self._fixed, slot), _without(self._again, slot)
 
 

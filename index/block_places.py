@@ -63,7 +63,8 @@ class BlockPlaces:
     def place(self, worker: Worker, member: Member, event: BlockStored, delta: Delta) -> BlockWorker | None:
         """The worker's state in the right pool: joined at its first store, moved when that showed a partial size.
 
-        None for a store that does not tell its block size, before any that did. What is to be known again after a warm start goes into `delta`.
+        None for a store that does not tell its block size, before any that did. What a
+        warm start must know goes into `delta`.
         """
         blocks = member.blocks
         if blocks is None:

@@ -10,8 +10,8 @@ from index.worker import EngineKind
 class WorkerSpec(NamedTuple):
     """What must be known of a worker before its events: model, engine, EAGLE (vLLM does not show it), match unit.
 
-    `verify`: the hash of every stored block is derived again, as far as it can be. `extra_keys`: an SGLang adapter may
-    be asked for together with an extra_key, so what is behind a name is not known where its id is not.
+    `verify`: the hash of every stored block is derived again, as far as it can be. `extra_keys`: whether an SGLang
+    adapter may be asked for together with an extra_key (index/radix_namespace.py); None: nobody says.
     """
 
     model: str
@@ -19,7 +19,7 @@ class WorkerSpec(NamedTuple):
     eagle: bool = False
     match_unit: int | None = None
     verify: bool = False
-    extra_keys: bool = True
+    extra_keys: bool | None = None
 
 
 class PoolStats(NamedTuple):

@@ -66,20 +66,30 @@ class Member:
         """Tell its pool what is known of it."""
         if self.dynamo:
             pool.namespaces.expect_dynamo(self.slot)
-        pool.namespaces.loads.declare(self.slot, alone=not self.spec.extra_keys)
+        pool.namespaces.loads.declare(self.slot, self.spec.extra_keys)
 
     def serve(self, adapters: Mapping[str, str]) -> None:
         """Take over the adapters' paths. What was not listed so before was loaded through the API meanwhile."""
         known, self.adapters = self.adapters, dict(adapters)
+        moved: set[str] = set()
         for name, path in adapters.items():
-            ids = dict.fromkeys((lora_id(name, path), *self.lora_ids.pop(name, ())))
+            former = self.lora_ids.pop(name, ())
+            ids = dict.fromkeys((lora_id(name, path), *former))
             self.lora_ids[name] = tuple(ids)[:MAX_PATHS]
+            if former and former[0] != self.lora_ids[name][0]:
+                moved.add(name)
         while len(self.lora_ids) > max(MAX_ADAPTERS, len(adapters)):
             del self.lora_ids[next(iter(self.lora_ids))]
-        if known is None or self.pool is None:
+        if self.pool is None:
             return
+        if known is None:  # what this process was started with, unless it sent roots under the id of another path
+            known = {name: path for name, path in adapters.items() if name not in moved or not self._proved(name)}
         for name in known.keys() | adapters.keys():
             if known.get(name) != adapters.get(name):
                 self.pool.namespaces.load_again(self.slot, name)
             if name not in adapters:
                 self.pool.namespaces.loads.unlist(self.slot, name)
+
+    def _proved(self, name: str) -> bool:
+        """Whether the worker sent a root under the id that follows from the path known of an adapter."""
+        return self.pool is not None and bool(self.pool.namespaces.loads.fixed(name) >> self.slot & 1)

@@ -62,8 +62,9 @@ class RadixNamespaces:
     A slot is *genuine* when its hashes are known to be SGLang's, so that one which cannot be explained lies in a hidden
     namespace. Until then such a root is filed by name and the slot is *guessed*: misfiled, if it proves genuine later.
     `loads` knows of each slot how it got its adapters. Where one was seen with the id that follows from its path, what
-    else the slot sends under its name belongs to extra_keys. A random id cannot be told from an id behind an extra_key,
-    so only a slot that is declared to have none of these is asked for adapters by their names.
+    else the slot sends under its name belongs to extra_keys. A random id cannot be told from an id behind an extra_key:
+    a slot that is declared to have these is not asked for adapters by their names, one that is declared to have none
+    shows by a second id that an adapter was loaded again.
     """
 
     def __init__(self, page_bytes: int) -> None:
@@ -176,8 +177,8 @@ class RadixNamespaces:
         return [place for place in places if place.names and place.slots]
 
     def _by_name(self, key: tuple[str, str, bytes], slots: int) -> Place:
-        """The hidden namespaces seen with an adapter's name, salt and first page, where no extra_key is behind one."""
-        among = slots & self.loads.alone & ~self.loads.fixed(key[0])
+        """The hidden namespaces seen with an adapter's name, salt and first page, where they may be answered."""
+        among = slots & ~self.loads.mixed & ~self.loads.fixed(key[0])
         return Place([name for name, holders in self._hidden.get(key, {}).items() if holders & among], among)
 
     def _root(self, hashes: Sequence[EngineHash], tokens: bytes, salt: str | None, lora: str | None) -> _Root | None:

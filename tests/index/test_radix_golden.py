@@ -117,8 +117,8 @@ def test_the_host_tier_continues_the_device(core: RadixCore) -> None:
 
 
 @pytest.mark.parametrize("core", RADIX_CORES)
-def test_an_adapter_is_found_by_its_id_and_not_by_its_name_alone(core: RadixCore) -> None:
-    """The probes of adapter-a: by name alone its own blocks cannot be told from those behind an extra_key."""
+def test_an_adapter_is_found_by_its_id_or_by_its_name(core: RadixCore) -> None:
+    """The probes of adapter-a, asked with the id, and without it: by name alone its extra_key cannot be told."""
     adapter = "0f" * 16
     seen = 0
     for follower, rows in replay(core, "page1_dynamo"):
@@ -127,7 +127,7 @@ def test_an_adapter_is_found_by_its_id_and_not_by_its_name_alone(core: RadixCore
                 by_id = NamespaceRequest(lora_name="adapter-a", lora_ids=[adapter])
                 assert follower.answer(row.tokens, by_id) == row.expected
                 by_name, _ = follower.match(row.tokens, NamespaceRequest(lora_name="adapter-a"))
-                assert by_name == 0
+                assert by_name >= row.expected[0]
                 seen += row.expected[0]
             if row.label == "sys_u0@key-a+lora-a":
                 both = NamespaceRequest(lora_name="adapter-a", lora_ids=[adapter], extra_key="tenant-a")

@@ -35,10 +35,10 @@ def asked(namespaces: RadixNamespaces, prompt: bytes, request: NamespaceRequest,
     return [name for place in namespaces.places(prompt, request, 1 << slot) for name in place.names]
 
 
-def verified(*, alone: bool = False) -> RadixNamespaces:
-    """`alone`: no request has an adapter and an extra_key."""
+def verified(extra_keys: bool | None = None) -> RadixNamespaces:
+    """`extra_keys`: whether a request may have both an adapter and an extra_key."""
     namespaces = RadixNamespaces(8)
-    namespaces.loads.declare(0, alone=alone)
+    namespaces.loads.declare(0, extra_keys)
     assert filed(namespaces, root(wire())) == named(None, None)
     return namespaces
 
@@ -76,7 +76,7 @@ def test_a_default_format_files_an_adapter_by_its_name() -> None:
 @pytest.mark.parametrize("lora_ids", [[], [ADAPTER]])
 def test_an_adapter_with_a_random_id_is_found_by_its_name_and_first_page(lora_ids: list[str]) -> None:
     """Also when it is listed with a path: an adapter loaded through the API has one too."""
-    namespaces = verified(alone=True)
+    namespaces = verified(extra_keys=False)
     name = filed(namespaces, root(wire("random id"), lora_name="a"), lora_ids)
     assert name in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=lora_ids))
     assert name in asked(namespaces, PROMPT, NamespaceRequest(extra_key="random id"))
@@ -100,11 +100,12 @@ def test_beside_an_adapter_whose_id_follows_from_its_path_others_are_extra_keys(
 
 
 def test_what_may_be_an_extra_key_behind_a_random_id_is_not_answered_without_it() -> None:
-    """Nothing tells the two apart, so neither is answered, unless extra_keys are declared not to be used."""
-    for alone in (False, True):
-        namespaces = verified(alone=alone)
+    """Nothing tells the two apart, so neither is answered, where extra_keys are declared to be used."""
+    for extra_keys in (True, False, None):
+        namespaces = verified(extra_keys)
         name = filed(namespaces, root(wire("tenant" + "random id"), lora_name="a"), [ADAPTER])
-        assert (name in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=[ADAPTER]))) is alone
+        found = name in asked(namespaces, PROMPT, NamespaceRequest("a", lora_ids=[ADAPTER]))
+        assert found is (extra_keys is not True)
         assert name in asked(namespaces, PROMPT, NamespaceRequest(extra_key="tenant" + "random id"))
 
 
@@ -118,7 +119,7 @@ def test_an_extra_key_of_an_adapter_whose_id_is_not_known_is_not_the_base_models
 @pytest.mark.parametrize("ids", [["of the new path", ADAPTER], [ADAPTER]])
 @pytest.mark.parametrize("first", [ADAPTER, "random id"])
 def test_an_adapter_that_was_loaded_again_is_not_found_by_what_it_was_before(first: str, ids: list[str]) -> None:
-    namespaces = verified(alone=True)
+    namespaces = verified(extra_keys=False)
     before = filed(namespaces, root(wire(first), lora_name="a"), [ADAPTER])
     request = NamespaceRequest("a", lora_ids=[ADAPTER])
     assert before in asked(namespaces, PROMPT, request)
@@ -136,7 +137,7 @@ def test_an_adapter_that_was_loaded_again_is_not_found_by_what_it_was_before(fir
 
 @pytest.mark.parametrize("first", [ADAPTER, "random id"])
 def test_without_extra_keys_a_second_id_shows_that_the_adapter_was_loaded_again(first: str) -> None:
-    namespaces = verified(alone=True)
+    namespaces = verified(extra_keys=False)
     request = NamespaceRequest("a", lora_ids=[ADAPTER])
     before = filed(namespaces, root(wire(first), lora_name="a"), [ADAPTER])
     after = filed(namespaces, root(wire("second id"), lora_name="a"), [ADAPTER])
@@ -198,7 +199,7 @@ def test_what_was_learnt_from_roots_is_learnt_again_from_their_labels() -> None:
     }
     before, after = verified(), RadixNamespaces(8)
     for one in (before, after):
-        one.loads.declare(0, alone=True)
+        one.loads.declare(0, False)
     for event in events.values():
         filing = before.of_root(0, event, [ADAPTER])
         assert after.relearn(0, filing.label, event.block_hashes, event.tokens) == filing.namespace
@@ -244,7 +245,7 @@ def test_empty_texts_are_none_and_short_prompts_lie_nowhere() -> None:
 
 def test_hidden_namespaces_are_remembered_in_bounded_number() -> None:
     """Of one page, one for every engine that loaded the adapter by itself."""
-    namespaces = verified(alone=True)
+    namespaces = verified(extra_keys=False)
     first = namespaces.of_root(0, root(1, "first", "a"))
     assert namespaces.label(0, first.namespace) == first.label != first.namespace
     for number in range(MAX_HIDDEN):
@@ -253,7 +254,7 @@ def test_hidden_namespaces_are_remembered_in_bounded_number() -> None:
     assert namespaces.label(0, first.namespace) == first.namespace
     for slot in range(MAX_ALIKE + 40):
         namespaces.expect_dynamo(slot)
-        namespaces.loads.declare(slot, alone=True)
+        namespaces.loads.declare(slot, False)
         namespaces.of_root(slot, root(slot, "s", "a"))
     every = (1 << MAX_ALIKE + 40) - 1
     assert max(len(place.names) for place in namespaces.places(PROMPT, NamespaceRequest("a", "s"), every)) == MAX_ALIKE
