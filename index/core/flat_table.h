@@ -126,8 +126,8 @@ class FlatTable {
   void prefetch(std::uint64_t key) const {
     if (size_ == 0) return;
     const Slot* first = &slots_[home(key)];
-    __builtin_prefetch(first);
-    __builtin_prefetch(reinterpret_cast<const char*>(first) + 64);  // a key lies some slots behind its place, mostly
+    fetch_ahead(first);
+    fetch_ahead(reinterpret_cast<const char*>(first) + 64);  // a key lies some slots behind its place, mostly
   }
 
   template <class Visit>
