@@ -255,14 +255,6 @@ bool BlockHolders::has_holders(const HashDomain& domain, RequestKey key) const {
 
 // Letting go
 
-void BlockHolders::prefetch(std::uint32_t number, SlotId slot, Handle block) const {
-  const BlockWorker& worker = *workers_[number];
-  const auto at = worker.held.find(slot);
-  if (at == worker.held.end()) return;
-  at->second.hashes.prefetch(block);
-  worker.domain->keys.prefetch(block);
-}
-
 int BlockHolders::remove(std::uint32_t number, SlotId slot, Handle block) {
   const auto at = workers_[number]->held.find(slot);
   if (at == workers_[number]->held.end() || at->second.hashes.find(block) == nullptr) return -1;
@@ -274,6 +266,30 @@ int BlockHolders::remove(std::uint32_t number, SlotId slot, Handle block) {
   held.hashes.erase(block);
   release(number, slot, held, block);
   return 1;
+}
+
+std::size_t BlockHolders::remove_run(std::uint32_t number, SlotId slot, std::span<const Handle> blocks) {
+  BlockWorker& worker = *workers_[number];
+  const auto held = worker.held.find(slot);
+  if (held == worker.held.end()) return 0;
+  const auto table = tables_.find(slot);
+  const LargeMap* cells = table != tables_.end() ? &table->second : nullptr;
+  std::size_t removed = 0;
+  for (std::size_t at = 0; at < blocks.size() + 2 * kAhead; ++at) {
+    if (at < blocks.size()) {
+      held->second.hashes.prefetch(blocks[at]);
+      worker.domain->keys.prefetch(blocks[at]);
+    }
+    if (at >= kAhead && at - kAhead < blocks.size()) prefetch_cell(*worker.domain, cells, blocks[at - kAhead]);
+    if (at >= 2 * kAhead) removed += remove(number, slot, blocks[at - 2 * kAhead]) == 1;
+  }
+  return removed;
+}
+
+// The cell of a hash's key is asked for, if the key is known.
+void BlockHolders::prefetch_cell(const HashDomain& domain, const LargeMap* table, Handle block) const {
+  const PairSlot* known = table != nullptr ? domain.keys.find(block) : nullptr;
+  if (known != nullptr) table->prefetch(known->value);
 }
 
 void BlockHolders::tidy(std::uint32_t number, SlotId slot) {
@@ -328,21 +344,43 @@ std::optional<RequestKey> BlockHolders::let_go(std::uint32_t number, SlotId slot
 // All that was held in a slot, in the order of the domain's table, with the cells of both tables fetched from memory
 // ahead.
 void BlockHolders::release_each(std::uint32_t number, SlotId slot, Holdings& held) {
-  const LargeMap& keys = workers_[number]->domain->keys;
+  HashDomain& domain = *workers_[number]->domain;
   const auto table = tables_.find(slot);
+  LargeMap* cells = table != tables_.end() ? &table->second : nullptr;
   std::vector<Handle> blocks;
   blocks.reserve(held.hashes.size());
   held.hashes.each([&](const KeySlot& block) { blocks.push_back(block.key); });
   for (std::size_t at = 0; at < blocks.size() + 2 * kAhead; ++at) {
-    if (at < blocks.size()) keys.prefetch(blocks[at]);
-    if (at >= kAhead && at - kAhead < blocks.size() && table != tables_.end()) {
-      const PairSlot* known = keys.find(blocks[at - kAhead]);
-      if (known != nullptr) table->second.prefetch(known->value);
-    }
+    if (at < blocks.size()) domain.keys.prefetch(blocks[at]);
+    if (at >= kAhead && at - kAhead < blocks.size()) prefetch_cell(domain, cells, blocks[at - kAhead]);
     if (at >= 2 * kAhead) let_go(number, slot, held, blocks[at - 2 * kAhead]);
   }
-  workers_[number]->domain->keys.fit();
-  if (table != tables_.end()) table->second.fit();
+  domain.keys.fit();
+  if (cells != nullptr) cells->fit();
+}
+
+// All that was held by the only worker of a domain: every key of the domain, and its table goes as a whole.
+void BlockHolders::empty_domain(std::uint32_t number, const HeldBySlot& all) {
+  HashDomain& domain = *workers_[number]->domain;
+  std::vector<RequestKey> keys;
+  keys.reserve(domain.keys.size());
+  domain.keys.each([&](const PairSlot& one) { keys.push_back(one.value); });
+  for (const auto& [slot, held] : all) {
+    const auto table = tables_.find(slot);
+    if (table == tables_.end()) continue;
+    LargeMap& cells = table->second;
+    for (std::size_t at = 0; at < keys.size(); ++at) {
+      if (at + 2 * kAhead < keys.size()) cells.prefetch(keys[at + 2 * kAhead]);
+      PairSlot* cell = cells.find(keys[at]);
+      if (cell == nullptr) continue;
+      cell->value = bits_.without(cell->value, number);
+      if (cell->value == 0) cells.take(cell);
+    }
+    cells.fit();
+  }
+  domain.keys.clear();
+  domain.aliases.clear();
+  domain.keyless.clear();
 }
 
 std::size_t BlockHolders::release_all(std::uint32_t number) {
@@ -355,8 +393,10 @@ std::size_t BlockHolders::release_all(std::uint32_t number) {
 BlockHolders::HeldBySlot BlockHolders::take_all(std::uint32_t number) {
   HeldBySlot all;
   all.swap(workers_[number]->held);
+  const bool is_alone = workers_[number]->domain->workers.is_only(number);
+  if (is_alone) empty_domain(number, all);
   for (auto& [slot, held] : all) {
-    release_each(number, slot, held);
+    if (!is_alone) release_each(number, slot, held);
     tidy(number, slot);
   }
   return all;

@@ -86,7 +86,8 @@ class BlockHolders {
   std::span<const RequestKey> run_keys() const { return keys_; }
   // Takes one copy away. 1: a holding vanished, 0: a copy is left, -1: it is not held.
   int remove(std::uint32_t number, SlotId slot, Handle block);
-  void prefetch(std::uint32_t number, SlotId slot, Handle block) const;
+  // The same for many at once. How many holdings vanished.
+  std::size_t remove_run(std::uint32_t number, SlotId slot, std::span<const Handle> blocks);
   std::size_t release_all(std::uint32_t number);
   // After removals: drops empty tables.
   void tidy(std::uint32_t number, SlotId slot);
@@ -120,6 +121,8 @@ class BlockHolders {
   void learnt(HashDomain& domain, Handle block, RequestKey key);
   void release(std::uint32_t number, SlotId slot, Holdings& held, Handle block);
   void release_each(std::uint32_t number, SlotId slot, Holdings& held);
+  void empty_domain(std::uint32_t number, const HeldBySlot& all);
+  void prefetch_cell(const HashDomain& domain, const LargeMap* table, Handle block) const;
   std::optional<RequestKey> let_go(std::uint32_t number, SlotId slot, Holdings& held, Handle block);
   bool has_holders(const HashDomain& domain, RequestKey key) const;
   HeldBySlot take_all(std::uint32_t number);

@@ -62,11 +62,9 @@ class Applying {
     handles_.clear();
     for (std::size_t at = 0; at < event.count; ++at) {
       const auto handle = holders_.hashes().find(payload_.hashes[event.first + at]);
-      if (!handle) continue;
-      handles_.push_back(*handle);
-      holders_.prefetch(number_, slot, *handle);
+      if (handle) handles_.push_back(*handle);
     }
-    for (const Handle handle : handles_) applied_.removed += holders_.remove(number_, slot, handle) == 1;
+    applied_.removed += holders_.remove_run(number_, slot, handles_);
     holders_.tidy(number_, slot);
     ++applied_.removals;
     if (record_) record_removal(event);

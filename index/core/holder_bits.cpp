@@ -20,6 +20,13 @@ bool Bits::any() const {
   return std::any_of(words_.begin(), words_.end(), [](std::uint64_t one) { return one != 0; });
 }
 
+bool Bits::is_only(std::uint32_t number) const {
+  for (std::size_t at = 0; at < words_.size(); ++at) {
+    if (words_[at] != (at == number / 64 ? 1ull << (number % 64) : 0)) return false;
+  }
+  return number / 64 < words_.size();
+}
+
 std::uint64_t HolderBits::widened(std::uint64_t cell) {
   std::uint64_t wide = 0;
   for (; cell != 0; cell &= cell - 1) wide = with(wide, static_cast<std::uint32_t>(std::countr_zero(cell)));

@@ -16,6 +16,7 @@ class Bits {
   void reset(std::uint32_t number);
   bool test(std::uint32_t number) const;
   bool any() const;
+  bool is_only(std::uint32_t number) const;
   std::uint64_t word(std::size_t at) const { return at < words_.size() ? words_[at] : 0; }
   std::vector<std::uint64_t>& words() { return words_; }
   const std::vector<std::uint64_t>& words() const { return words_; }
