@@ -1,11 +1,16 @@
 // An open-addressing hash table of 64-bit keys in one array: linear probing in order of the keys' hashes.
 //
 // Every slot lies behind those whose hash is smaller, so a probe for an absent key ends as soon as it meets a larger
-// one, also in a table that is 7/8 full. A removal shifts the rest of its run back: there are no marks of what is gone,
-// and a table that loses most of its keys shrinks. Growth is by a quarter, which keeps tables 70 to 87.5 % full;
-// it copies in order, so it reads and writes memory from one end to the other.
+// one, also in a table that is 7/8 full. Growth is by a quarter, which keeps tables 70 to 87.5 % full; it copies in
+// order, so it reads and writes memory from one end to the other. A table that loses most of its keys shrinks.
+//
+// A removal shifts the rest of its run back, but for a few slots only: runs are long in a full table, some 20 slots at
+// 85 %. Where it stops, the slot that was copied last is there twice. The second one is a spare: a slot whose key is the
+// one before it. Probes meet the first one first, so they need not know; the next insertion before it uses it up.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -65,9 +70,10 @@ class FlatTable {
   // The slot of `key`, and whether it is new.
   std::pair<Slot*, bool> insert(std::uint64_t key) {
     if (key == 0) return {&zero_, !std::exchange(has_zero_, true)};
-    if ((size_ + 1) * 8 > slots_.size() * 7) {
+    const bool is_full = (size_ + 1) * 8 > slots_.size() * 7;
+    if (is_full || (size_ + spares_ + 1) * 32 > slots_.size() * 29) {
       if (Slot* known = find(key)) return {known, false};
-      resize(slots_.size() + slots_.size() / 4 + 8);
+      resize(is_full ? slots_.size() + slots_.size() / 4 + 8 : slots_.size());
     }
     const std::size_t last = slots_.size() - 1;
     std::size_t at = home(key);
@@ -75,7 +81,7 @@ class FlatTable {
       if (slots_[at].key == key) return {&slots_[at], false};
       if (distance_of(slots_[at], at) < distance) break;
     }
-    make_room(slots_, at);
+    spares_ -= make_room(at);
     ++size_;
     slots_[at].key = key;
     return {&slots_[at], true};
@@ -97,7 +103,11 @@ class FlatTable {
       has_zero_ = false;
       return;
     }
-    shift_back(static_cast<std::size_t>(slot - &slots_[0]));
+    const std::uint64_t key = slot->key;
+    const std::size_t at = static_cast<std::size_t>(slot - &slots_[0]);
+    std::size_t end = after(at);
+    for (; slots_[end].key == key; end = after(end)) --spares_;
+    while (end != at) shift_back(end = before(end));
     --size_;
   }
 
@@ -105,6 +115,7 @@ class FlatTable {
   void fit() {
     if (size_ == 0) {
       slots_ = SlotArray<Slot>();
+      spares_ = 0;
     } else if (size_ * 3 < slots_.size() && slots_.size() > 64) {
       resize(size_ + size_ / 2 + 8);
     }
@@ -112,7 +123,7 @@ class FlatTable {
 
   void clear() {
     slots_ = SlotArray<Slot>();
-    size_ = 0;
+    size_ = spares_ = 0;
     zero_ = Slot{};
     has_zero_ = false;
   }
@@ -121,6 +132,21 @@ class FlatTable {
   void reserve(std::size_t more) {
     const std::size_t needed = (size_ + more) * 8 / 7 + 8;
     if (needed > slots_.size()) resize(needed);
+  }
+
+  // All keys in two tables, by the next bit of their hashes, each with room for a quarter more than it has.
+  std::array<FlatTable, 2> divided() const {
+    std::array<FlatTable, 2> halves = {FlatTable(shift_ + 1), FlatTable(shift_ + 1)};
+    std::array<Filling, 2> filling;
+    std::array<std::size_t, 2> counts = {};
+    in_order([&](const Slot& slot) { ++counts[next_bit(slot.key)]; });
+    for (std::size_t at = 0; at < 2; ++at) halves[at].slots_ = SlotArray<Slot>((counts[at] + counts[at] / 4) * 8 / 7 + 8);
+    in_order([&](const Slot& slot) {
+      const std::size_t at = next_bit(slot.key);
+      halves[at].append(slot, filling[at]);
+    });
+    if (has_zero_) *halves[next_bit(0)].insert(0).first = zero_;
+    return halves;
   }
 
   void prefetch(std::uint64_t key) const {
@@ -134,7 +160,7 @@ class FlatTable {
   void each(Visit visit) const {
     if (has_zero_) visit(zero_);
     for (std::size_t at = 0; at < slots_.size(); ++at) {
-      if (slots_[at].key != 0) visit(slots_[at]);
+      if (is_used(at)) visit(slots_[at]);
     }
   }
 
@@ -142,7 +168,7 @@ class FlatTable {
   void each(Visit visit) {
     if (has_zero_) visit(zero_);
     for (std::size_t at = 0; at < slots_.size(); ++at) {
-      if (slots_[at].key != 0) visit(slots_[at]);
+      if (is_used(at)) visit(slots_[at]);
     }
   }
 
@@ -155,80 +181,109 @@ class FlatTable {
     std::size_t stride = count / 8 * 5 + 1;
     while (std::gcd(stride, count) > 1) ++stride;
     for (std::size_t step = 0, at = 0; step < count; ++step, at = (at + stride) % count) {
-      if (slots_[at].key != 0) visit(slots_[at]);
+      if (is_used(at)) visit(slots_[at]);
     }
   }
 
  private:
-  std::size_t home(std::uint64_t key) const { return home_in(slots_, key); }
+  // How far a table that is filled in order is: the next slot to write, and where the last key belonged.
+  struct Filling {
+    std::size_t next = 0, latest = 0;
+  };
 
-  std::size_t home_in(const SlotArray<Slot>& slots, std::uint64_t key) const {
-    return static_cast<std::size_t>(static_cast<unsigned __int128>(mixed(key) << shift_) * slots.size() >> 64);
+  std::size_t home(std::uint64_t key) const {
+    return static_cast<std::size_t>(static_cast<unsigned __int128>(mixed(key) << shift_) * slots_.size() >> 64);
   }
+
+  std::size_t next_bit(std::uint64_t key) const { return static_cast<std::size_t>(mixed(key) << shift_ >> 63); }
 
   std::size_t after(std::size_t at) const { return at + 1 < slots_.size() ? at + 1 : 0; }
 
-  std::size_t distance_of(const Slot& slot, std::size_t at) const { return distance_in(slots_, slot, at); }
+  std::size_t before(std::size_t at) const { return at > 0 ? at - 1 : slots_.size() - 1; }
 
-  std::size_t distance_in(const SlotArray<Slot>& slots, const Slot& slot, std::size_t at) const {
-    const std::size_t from = home_in(slots, slot.key);
-    return at >= from ? at - from : at + slots.size() - from;
+  // Neither empty nor a spare.
+  bool is_used(std::size_t at) const { return slots_[at].key != 0 && slots_[at].key != slots_[before(at)].key; }
+
+  std::size_t distance_of(const Slot& slot, std::size_t at) const {
+    const std::size_t from = home(slot.key);
+    return at >= from ? at - from : at + slots_.size() - from;
   }
 
   // Puts a slot whose key is not there into its place and moves the rest of its run along. There must be room.
-  Slot* place(SlotArray<Slot>& slots, const Slot& fresh) const {
-    const std::size_t last = slots.size() - 1;
-    std::size_t at = home_in(slots, fresh.key);
-    for (std::size_t distance = 0; slots[at].key != 0 && distance_in(slots, slots[at], at) >= distance; ++distance) {
-      at = at < last ? at + 1 : 0;
+  void place(const Slot& fresh) {
+    std::size_t at = home(fresh.key);
+    for (std::size_t distance = 0; slots_[at].key != 0 && distance_of(slots_[at], at) >= distance; ++distance) {
+      at = after(at);
     }
-    make_room(slots, at);
-    slots[at] = fresh;
-    return &slots[at];
+    spares_ -= make_room(at);
+    slots_[at] = fresh;
+    ++size_;
   }
 
-  // An empty slot at `at`: what lies there and the rest of its run move along. There must be room.
-  static void make_room(SlotArray<Slot>& slots, std::size_t at) {
-    const std::size_t last = slots.size() - 1;
+  // An empty slot at `at`, which is no spare: what lies there and its run up to a free slot or a spare move along. There
+  // must be room. Whether it was a spare.
+  bool make_room(std::size_t at) {
     std::size_t free = at;
-    while (slots[free].key != 0) free = free < last ? free + 1 : 0;
+    for (std::uint64_t key = 0; slots_[free].key != key && slots_[free].key != 0; free = after(free)) key = slots_[free].key;
+    const bool is_spare = slots_[free].key != 0;
     while (free != at) {
-      const std::size_t before = free > 0 ? free - 1 : last;
-      slots[free] = slots[before];
-      free = before;
-    }
-    slots[at] = Slot{};
-  }
-
-  void shift_back(std::size_t at) {
-    for (std::size_t next = after(at);; at = next, next = after(next)) {
-      if (slots_[next].key == 0 || distance_of(slots_[next], next) == 0) break;
-      slots_[at] = slots_[next];
+      const std::size_t from = before(free);
+      slots_[free] = slots_[from];
+      free = from;
     }
     slots_[at] = Slot{};
+    return is_spare;
   }
 
-  // Slots lie in order of their places here, and so they do there, but for those that shared one place here and those
-  // at the front whose run began at the end: most are written one behind the other, the others are put in as new ones.
+  // Takes out the slot at `at`. After kMostShifted others the last one stays behind as a spare of itself.
+  void shift_back(std::size_t at) {
+    for (std::size_t step = 0; step < kMostShifted; ++step) {
+      const std::size_t next = after(at);
+      if (slots_[next].key == 0 || distance_of(slots_[next], next) == 0) {
+        slots_[at] = Slot{};
+        return;
+      }
+      slots_[at] = slots_[next];
+      at = next;
+    }
+    ++spares_;
+  }
+
   void resize(std::size_t count) {
-    SlotArray<Slot> larger(count);
-    std::size_t next = 0, latest = 0;
+    FlatTable other(shift_);
+    other.slots_ = SlotArray<Slot>(count);
+    Filling filling;
+    in_order([&](const Slot& slot) { other.append(slot, filling); });
+    slots_ = std::move(other.slots_);
+    spares_ = 0;
+  }
+
+  // One slot more of a table that is filled in order of hashes. Most are written one behind the other, those that shared
+  // one place before are put in as new ones. There must be room.
+  void append(const Slot& slot, Filling& filling) {
+    const std::size_t from = home(slot.key), count = slots_.size();
+    if (from < filling.latest || filling.next >= count) {
+      place(slot);
+      while (filling.next < count && slots_[filling.next].key != 0) ++filling.next;
+      return;
+    }
+    filling.latest = from;
+    filling.next = std::max(filling.next, from);
+    if (filling.next >= count) return place(slot);
+    slots_[filling.next++] = slot;
+    ++size_;
+  }
+
+  // Every slot but the zero's in order of hashes: those at the front whose run began at the end come last.
+  template <class Visit>
+  void in_order(Visit visit) const {
     const std::size_t first = wrapped();
     for (std::size_t at = first; at < slots_.size(); ++at) {
-      if (slots_[at].key == 0) continue;
-      const std::size_t from = home_in(larger, slots_[at].key);
-      if (from < latest || next >= count) {
-        place(larger, slots_[at]);
-        while (next < count && larger[next].key != 0) ++next;
-        continue;
-      }
-      latest = from;
-      next = from > next ? from : next;
-      if (next < count) larger[next++] = slots_[at];
-      else place(larger, slots_[at]);
+      if (is_used(at)) visit(slots_[at]);
     }
-    for (std::size_t at = 0; at < first; ++at) place(larger, slots_[at]);
-    slots_ = std::move(larger);
+    for (std::size_t at = 0; at < first; ++at) {
+      if (is_used(at)) visit(slots_[at]);
+    }
   }
 
   // How many slots at the front belong to the run that began at the end.
@@ -238,8 +293,10 @@ class FlatTable {
     return at;
   }
 
+  static constexpr std::size_t kMostShifted = 3;
+
   SlotArray<Slot> slots_;
-  std::size_t size_ = 0;
+  std::size_t size_ = 0, spares_ = 0;
   int shift_ = 0;
   Slot zero_{};
   bool has_zero_ = false;

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <utility>
@@ -44,6 +45,8 @@ class SlotArray {
 
  private:
   static constexpr std::size_t kMappedFrom = 16 * 1024;
+  static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t kHugePage = 2 * 1024 * 1024;
   static constexpr std::size_t kHugeFrom = 1024 * 1024;  // work in a table jumps about: huge pages save it page table misses
 
   static bool is_mapped(std::size_t count) { return count * sizeof(Slot) >= kMappedFrom; }
@@ -51,8 +54,7 @@ class SlotArray {
   static Slot* taken(std::size_t count) {
     void* memory = nullptr;
     if (is_mapped(count)) {
-      memory = mmap(nullptr, count * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (memory == MAP_FAILED) throw std::bad_alloc();
+      memory = mapped(count * sizeof(Slot));
       if (count * sizeof(Slot) >= kHugeFrom) madvise(memory, count * sizeof(Slot), MADV_HUGEPAGE);
 #ifdef MADV_POPULATE_WRITE  // all pages at once: slots are written all over the place, and each page would be a fault
       madvise(memory, count * sizeof(Slot), MADV_POPULATE_WRITE);
@@ -62,6 +64,20 @@ class SlotArray {
       if (memory == nullptr) throw std::bad_alloc();
     }
     return static_cast<Slot*>(memory);
+  }
+
+  // From a boundary of huge pages if it is as large as one: elsewhere little of it would lie in them.
+  static void* mapped(std::size_t size) {
+    const std::size_t spare = size >= kHugePage ? kHugePage : 0;
+    void* memory = mmap(nullptr, size + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    if (spare == 0) return memory;
+    const auto start = reinterpret_cast<std::uintptr_t>(memory);
+    const std::size_t before = (kHugePage - start % kHugePage) % kHugePage;
+    const std::size_t used = (before + size + kPage - 1) / kPage * kPage;
+    if (before > 0) munmap(memory, before);
+    if (used < size + spare) munmap(reinterpret_cast<void*>(start + used), size + spare - used);
+    return reinterpret_cast<void*>(start + before);
   }
 
   std::size_t count_ = 0;

@@ -121,16 +121,10 @@ class SplitTable {
 
   // `key` is one that belongs into the part.
   void divide(Part& part, std::uint64_t key) {
-    const int shift = part.shift();
+    std::array<Part, 2> divided = part.divided();
     std::array<std::unique_ptr<Part>, 2> halves;
-    for (auto& half : halves) {
-      half = std::make_unique<Part>(shift + 1);
-      half->reserve(part.size() / 2);
-    }
-    part.each([&](const Slot& slot) {
-      *halves[static_cast<std::size_t>(mixed(slot.key) << shift >> 63)]->insert(slot.key).first = slot;
-    });
-    if (shift == bits_) widen();
+    for (std::size_t at = 0; at < 2; ++at) halves[at] = std::make_unique<Part>(std::move(divided[at]));
+    if (part.shift() == bits_) widen();
     const std::size_t count = named_by(part), first = static_cast<std::size_t>(mixed(key) >> (64 - bits_)) & ~(count - 1);
     for (std::size_t at = 0; at < count; ++at) directory_[first + at] = halves[at < count / 2 ? 0 : 1].get();
     std::erase_if(parts_, [&](const std::unique_ptr<Part>& one) { return one.get() == &part; });
