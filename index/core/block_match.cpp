@@ -35,6 +35,9 @@ class Keys {
     return keys_[block % kAhead];
   }
 
+  // Where the key of this block, which `at` gave, lies in the first table, if there is one.
+  const LargeMap::Place& place_of(std::size_t block) const { return places_[block % kAhead]; }
+
  private:
   static constexpr std::size_t kAhead = 16;
 
@@ -43,8 +46,9 @@ class Keys {
       next_ = extended_key(next_, prompt_.extras[extra_++].second);
     }
     next_ = child_key(next_, prompt_.tokens.data() + made_ * prompt_.step, prompt_.step, scratch_.data());
-    for (const LargeMap* table : tables_) {
-      if (table != nullptr) table->prefetch(next_);
+    if (tables_[0] != nullptr) places_[made_ % kAhead] = tables_[0]->prefetch(next_);
+    for (std::size_t medium = 1; medium < tables_.size(); ++medium) {
+      if (tables_[medium] != nullptr) tables_[medium]->prefetch(next_);
     }
     keys_[made_++ % kAhead] = next_;
   }
@@ -54,6 +58,7 @@ class Keys {
   std::size_t blocks_, made_ = 0, extra_ = 0;
   RequestKey next_;
   std::array<RequestKey, kAhead> keys_{};
+  std::array<LargeMap::Place, kAhead> places_{};
   std::vector<std::uint8_t> scratch_;
 };
 
@@ -91,7 +96,8 @@ class Walk {
     std::size_t block = 0;
     found_.reserve(64);
     for (; alive != 0 && block < keys.blocks(); ++block) {
-      const PairSlot* cell = tables_[0]->find(keys.at(block));
+      const RequestKey key = keys.at(block);
+      const PairSlot* cell = tables_[0]->find(key, keys.place_of(block));
       const std::uint64_t still = cell != nullptr ? alive & cell->value : 0;
       if (still != alive && block > 0) each_bit({alive & ~still}, [&](std::uint32_t number) { end(number, block); });
       alive = still;

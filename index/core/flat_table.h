@@ -56,15 +56,13 @@ class FlatTable {
 
   Slot* find(std::uint64_t key) {
     if (key == 0) return has_zero_ ? &zero_ : nullptr;
-    if (size_ == 0) return nullptr;
-    std::size_t at = home(key);
-    for (std::size_t distance = 0;; ++distance, at = after(at)) {
-      Slot& slot = slots_[at];
-      if (slot.key == key) return &slot;
-      if (slot.key == 0) return nullptr;
-      // Where a slot belongs costs as much to tell as several comparisons: it is asked at every fourth only.
-      if ((distance & 3) == 3 && distance_of(slot, at) < distance) return nullptr;
-    }
+    return size_ > 0 ? probed(key, home(key)) : nullptr;
+  }
+
+  // As `find`, for a key whose place `prefetch` told; the table must not have changed since.
+  const Slot* find(std::uint64_t key, std::size_t place) const {
+    if (key == 0 || size_ == 0) return const_cast<FlatTable*>(this)->find(key);
+    return const_cast<FlatTable*>(this)->probed(key, place);
   }
 
   // The slot of `key`, and whether it is new.
@@ -149,11 +147,15 @@ class FlatTable {
     return halves;
   }
 
-  void prefetch(std::uint64_t key) const {
-    if (size_ == 0) return;
-    const Slot* first = &slots_[home(key)];
+  // Asks for the slots where the key may lie, and tells its place.
+  std::size_t prefetch(std::uint64_t key) const {
+    if (size_ == 0) return 0;
+    const std::size_t place = home(key);
+    const Slot* first = &slots_[place];
     fetch_ahead(first);
-    fetch_ahead(reinterpret_cast<const char*>(first) + 64);  // a key lies some slots behind its place, mostly
+    // A key lies some slots behind its place, mostly. What is small is near already, and is asked for just in case.
+    if (size_bytes() >= kSmallBytes) fetch_ahead(reinterpret_cast<const char*>(first) + 64);
+    return place;
   }
 
   template <class Visit>
@@ -193,6 +195,16 @@ class FlatTable {
 
   std::size_t home(std::uint64_t key) const {
     return static_cast<std::size_t>(static_cast<unsigned __int128>(mixed(key) << shift_) * slots_.size() >> 64);
+  }
+
+  Slot* probed(std::uint64_t key, std::size_t at) {
+    for (std::size_t distance = 0;; ++distance, at = after(at)) {
+      Slot& slot = slots_[at];
+      if (slot.key == key) return &slot;
+      if (slot.key == 0) return nullptr;
+      // Where a slot belongs costs as much to tell as several comparisons: it is asked at every fourth only.
+      if ((distance & 3) == 3 && distance_of(slot, at) < distance) return nullptr;
+    }
   }
 
   std::size_t next_bit(std::uint64_t key) const { return static_cast<std::size_t>(mixed(key) << shift_ >> 63); }
@@ -294,6 +306,7 @@ class FlatTable {
   }
 
   static constexpr std::size_t kMostShifted = 3;
+  static constexpr std::size_t kSmallBytes = 1024 * 1024;
 
   SlotArray<Slot> slots_;
   std::size_t size_ = 0, spares_ = 0;

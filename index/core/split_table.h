@@ -79,7 +79,19 @@ class SplitTable {
 
   void clear() { *this = SplitTable(); }
 
-  void prefetch(std::uint64_t key) const { part_of(key).prefetch(key); }
+  // Where a key is looked for, until the next change.
+  struct Place {
+    const FlatTable<Slot>* part;
+    std::size_t at;
+  };
+
+  // Asks for the slots where the key may lie, and tells its place.
+  Place prefetch(std::uint64_t key) const {
+    const Part& part = part_of(key);
+    return {&part, part.prefetch(key)};
+  }
+
+  const Slot* find(std::uint64_t key, const Place& place) const { return place.part->find(key, place.at); }
 
   template <class Visit>
   void each(Visit visit) const {
