@@ -142,6 +142,5 @@ def test_a_report_of_no_known_time_is_one_without_a_time(core: ModuleType | None
     book.add(90.0, 1.0, 0, 1.0)
     for place, sampled_at in enumerate((nan, None)):
         table.tell(place, Told(requests, sampled_at, 1.0))
-    seen = [tuple(table.look(place, book, 91.0, False)) for place in (0, 1)]
-    assert seen[0] == seen[1]
-    assert seen[0][2] == 1.0
+    table.look({0: book, 1: book}, 91.0, False)
+    assert table.ranks() == [(requests or 0.0) + 1.0] * 2
