@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/handle_hash.h"
+#include "core/memory.h"
 
 namespace kvroute::radix {
 namespace {
@@ -149,7 +150,7 @@ void PageTable::take_out(std::uint64_t hash, std::uint64_t entry) {
 void PageTable::prefetch(std::int64_t handle) const {
   const std::uint64_t hash = handle_hash(handle);
   const Segment& segment = segments_[segment_of(hash)];
-  if (segment.size) __builtin_prefetch(&segment.slots[home(hash, segment.size)]);
+  if (segment.size) fetch_ahead(&segment.slots[home(hash, segment.size)]);
 }
 
 void PageTable::rebuild(std::size_t number, bool without_leaving) {
