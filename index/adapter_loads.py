@@ -7,9 +7,9 @@ under a former id stays in the cache and is never used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-MAX_FORMER = 8_192  # hidden namespaces of adapters loaded again that are remembered, the oldest are forgotten
+MAX_FORMER = 8_192  # adapters loaded again, and their former hidden namespaces, that are remembered; the oldest are not
 
 
 class AdapterLoads:
@@ -28,8 +28,12 @@ class AdapterLoads:
         """Workers that sent a root under the id that follows from the adapter's path: what it was loaded with first."""
         return self._fixed.get(lora, 0)
 
+    def fixed_names(self, slot: int) -> set[str]:
+        """The adapters of which the worker sent such roots."""
+        return {lora for lora, slots in self._fixed.items() if slots >> slot & 1}
+
     def again(self, lora: str) -> int:
-        """Workers that loaded it through the API since: the id that follows from its path is of dead blocks."""
+        """Workers that unloaded it, or loaded it through the API: the id that follows from its path is of no use."""
         return self._again.get(lora, 0)
 
     def is_former(self, slot: int, namespace: str) -> bool:
@@ -52,18 +56,21 @@ class AdapterLoads:
         """A root came under the id that follows from the path."""
         self._fixed[lora] = self.fixed(lora) | 1 << slot
 
-    def load_again(self, slot: int, lora: str, former: Iterable[str] = ()) -> None:
-        """The worker has it through the API now; `former` are hidden namespaces of what it was before."""
-        self._again[lora] = self.again(lora) | 1 << slot
+    def load_again(self, slot: int, lora: str, former: Sequence[str] = ()) -> bool:
+        """The worker has it through the API from now on, if at all; `former`: the hidden namespaces it had before.
+
+        Whether that is news.
+        """
+        before = self._again.pop(lora, 0)
+        self._again[lora] = before | 1 << slot
+        while len(self._again) > MAX_FORMER:
+            del self._again[next(iter(self._again))]
         self._fixed = _without(self._fixed, slot, lora)
         for namespace in former:
             self._former[namespace] = self._former.pop(namespace, 0) | 1 << slot
         while len(self._former) > MAX_FORMER:
             del self._former[next(iter(self._former))]
-
-    def unlist(self, slot: int, lora: str) -> None:
-        """The worker does not serve it any more: nothing needs to be known of it until it comes back."""
-        self._again = _without(self._again, slot, lora)
+        return bool(former) or not before >> slot & 1
 
     def cleared(self, slot: int) -> None:
         """The worker holds nothing any more."""

@@ -68,8 +68,11 @@ class Member:
             pool.namespaces.expect_dynamo(self.slot)
         pool.namespaces.loads.declare(self.slot, self.spec.extra_keys)
 
-    def serve(self, adapters: Mapping[str, str]) -> None:
-        """Take over the adapters' paths. What was not listed so before was loaded through the API meanwhile."""
+    def serve(self, adapters: Mapping[str, str]) -> bool:
+        """Take over the adapters' paths. What was not listed so before was loaded through the API meanwhile.
+
+        Whether something that may be held counts no more.
+        """
         known, self.adapters = self.adapters, dict(adapters)
         moved: set[str] = set()
         for name, path in adapters.items():
@@ -81,15 +84,19 @@ class Member:
         while len(self.lora_ids) > max(MAX_ADAPTERS, len(adapters)):
             del self.lora_ids[next(iter(self.lora_ids))]
         if self.pool is None:
-            return
-        if known is None:  # what this process was started with, unless it sent roots under the id of another path
-            known = {name: path for name, path in adapters.items() if name not in moved or not self._proved(name)}
-        for name in known.keys() | adapters.keys():
-            if known.get(name) != adapters.get(name):
-                self.pool.namespaces.load_again(self.slot, name)
-            if name not in adapters:
-                self.pool.namespaces.loads.unlist(self.slot, name)
+            return False
+        namespaces = self.pool.namespaces
+        gone, fresh = self._gone(known, moved), adapters.keys() - (adapters if known is None else known).keys()
+        news = [namespaces.load_again(self.slot, name) for name in gone]
+        # What came under the name of one that was not served before is of the load that is found now.
+        news += [namespaces.loads.load_again(self.slot, name) for name in fresh]
+        return any(news)
 
-    def _proved(self, name: str) -> bool:
-        """Whether the worker sent a root under the id that follows from the path known of an adapter."""
-        return self.pool is not None and bool(self.pool.namespaces.loads.fixed(name) >> self.slot & 1)
+    def _gone(self, known: Mapping[str, str] | None, moved: set[str]) -> set[str]:
+        """The adapters whose weights are not there any more; `moved`: those listed under another path than before."""
+        assert self.pool is not None
+        assert self.adapters is not None
+        if known is not None:
+            return {name for name, path in known.items() if self.adapters.get(name) != path}
+        # The first list of a process says what it was started with; of that it may have sent roots before.
+        return self.pool.namespaces.loads.fixed_names(self.slot) - (self.adapters.keys() - moved)

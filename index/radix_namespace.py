@@ -101,18 +101,16 @@ class RadixNamespaces:
         self._genuine.discard(slot)
         self._guessed.discard(slot)
         self.loads.forget(slot)
+        for key in list(self._hidden):
+            self._take_out(slot, key)
 
-    def load_again(self, slot: int, lora: str) -> None:
-        """The worker loaded this adapter again, perhaps other weights: what it held of the former is never answered."""
-        former: list[str] = []
-        for key in [key for key in self._hidden if key[0] == lora]:
-            for name, slots in list(self._hidden[key].items()):
-                if slots >> slot & 1:
-                    former.append(name)
-                    self._hidden[key][name] = slots & ~(1 << slot)
-                if slots == 1 << slot:
-                    self._drop(key, name)
-        self.loads.load_again(slot, lora, former)
+    def load_again(self, slot: int, lora: str) -> bool:
+        """The worker unloaded this adapter or has other weights under its name: what it holds of it is never answered.
+
+        Whether that is news.
+        """
+        former = [name for key in list(self._hidden) if key[0] == lora for name in self._take_out(slot, key)]
+        return self.loads.load_again(slot, lora, former)
 
     def of_root(self, slot: int, event: BlockStored, lora_ids: Sequence[str] = ()) -> Filing:
         """Where a store without a parent goes. `lora_ids` are known ids of the event's adapter, the present one first.
@@ -247,6 +245,15 @@ class RadixNamespaces:
             oldest = next(iter(self._hidden))
             for old in list(self._hidden[oldest]):
                 self._drop(oldest, old)
+
+    def _take_out(self, slot: int, key: tuple[str, str, bytes]) -> list[str]:
+        """A worker is not to be asked for these hidden namespaces any more; those of them that it was."""
+        taken = [name for name, slots in self._hidden[key].items() if slots >> slot & 1]
+        for name in taken:
+            self._hidden[key][name] &= ~(1 << slot)
+            if not self._hidden[key][name]:
+                self._drop(key, name)
+        return taken
 
     def _drop(self, key: tuple[str, str, bytes], name: str) -> None:
         names = self._hidden[key]

@@ -53,14 +53,12 @@ class RadixPools:
         """
         member = self._members[worker]
         member.dynamo = bool(dynamo)
-        before = _loaded_again(member)
         if anew:
             member.adapters = None
-        if adapters is not None:
-            member.serve(adapters)
+        loaded_again = adapters is not None and member.serve(adapters)
         if member.pool is not None and member.dynamo:
             member.pool.namespaces.expect_dynamo(member.slot)
-        return _loaded_again(member) != before
+        return loaded_again
 
     def misfiled(self, worker: Worker) -> bool:
         """Whether roots were filed as others, before the worker's hashes could be read: clear it, get them again."""

@@ -196,6 +196,7 @@ def test_an_adapter_that_is_unloaded_and_loaded_again_is_found_by_its_new_blocks
         publish(run, "a", publisher, CLEARED, stored(ADAPTER, own, "sql"), stored(PLAIN, own, "sql"))
         assert answers(run, *ADAPTERS, (PLAIN, {"lora": "sql"})) == [0, 64, 64]
         if seen:
+            be_looked_at(engine)
             del engine.adapters["sql"]
             wait_until(lambda: run.instance("a")["adapters"] == {}, 15)
             engine.adapters["sql"] = PATH
@@ -214,6 +215,7 @@ def test_a_restart_makes_an_adapter_that_was_loaded_again_one_of_the_start(serve
         with serving(settings) as run:
             publish(run, "a", publisher, CLEARED, stored(ADAPTER, own, "sql"))
             wait_until(lambda: answers(run, *ADAPTERS) == [0, 64], 15)
+            be_looked_at(engine)
             del engine.adapters["sql"]
             wait_until(lambda: run.instance("a")["adapters"] == {}, 15)
             engine.adapters["sql"] = PATH
@@ -230,6 +232,35 @@ def test_a_restart_makes_an_adapter_that_was_loaded_again_one_of_the_start(serve
             wait_until(lambda: answers(run, (PLAIN, {})) == [0], 15)
             publisher.publish(batch(events=[CLEARED, stored(ADAPTER, own, "sql")]))
             wait_until(lambda: answers(run, *ADAPTERS) == [0, 64], 15, lambda: answers(run, *ADAPTERS))
+
+
+def be_looked_at(engine: FakeEngine) -> None:
+    """What it lists now is known: one look that began now is over."""
+    seen = engine.calls["/v1/models"]
+    wait_until(lambda: engine.calls["/v1/models"] >= seen + 2, 15)
+
+
+@pytest.mark.parametrize("extra_keys", [None, False])
+@pytest.mark.parametrize("own", [lora_id("sql", PATH), RANDOM_ID])
+def test_an_unload_that_was_seen_is_known_after_a_warm_start(
+    server: RedisServer, extra_keys: bool | None, own: str
+) -> None:
+    """The adapter is loaded again while no router looks."""
+    with Publisher() as publisher, engine_with(publisher, dynamo=True, adapters={"sql": PATH}) as engine:
+        settings = fleet(instance("a", publisher, engine, adapter_extra_keys=extra_keys), state=server.url)
+        with serving(settings) as run:
+            publish(run, "a", publisher, CLEARED, stored(ADAPTER, own, "sql"))
+            wait_until(lambda: answers(run, *ADAPTERS) == [0, 64], 15)
+            wait_until(lambda: len(keys(server, "snap")) == 1, 15)
+            be_looked_at(engine)
+            del engine.adapters["sql"]
+            wait_until(lambda: run.instance("a")["adapters"] == {}, 15)
+            publish(run, "a", publisher, sglang_stored(PLAIN))
+        engine.adapters["sql"] = PATH
+        with serving(settings) as run:
+            wait_until(lambda: run.instance("a")["adapters"] == {"sql": PATH}, 15)
+            wait_until(lambda: answers(run, (PLAIN, {})) == [64], 15)
+            assert answers(run, *ADAPTERS) == [0, 0]
 
 
 def test_namespaces_are_known_after_a_warm_start(server: RedisServer) -> None:

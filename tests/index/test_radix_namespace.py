@@ -258,3 +258,16 @@ def test_hidden_namespaces_are_remembered_in_bounded_number() -> None:
         namespaces.of_root(slot, root(slot, "s", "a"))
     every = (1 << MAX_ALIKE + 40) - 1
     assert max(len(place.names) for place in namespaces.places(PROMPT, NamespaceRequest("a", "s"), every)) == MAX_ALIKE
+
+
+def test_the_next_owner_of_a_slot_did_not_load_again_what_the_former_had() -> None:
+    namespaces = verified(extra_keys=False)
+    request = NamespaceRequest("a", lora_ids=[ADAPTER])
+    before = filed(namespaces, root(wire("an id"), lora_name="a"), [ADAPTER])
+    namespaces.forget(0)
+    namespaces.loads.declare(0, False)
+    assert filed(namespaces, root(wire())) == named(None, None)
+    assert before not in asked(namespaces, PROMPT, request)
+    after = filed(namespaces, root(wire("another id"), lora_name="a"), [ADAPTER])
+    assert after in asked(namespaces, PROMPT, request)
+    assert namespaces.loads.names_again(0) == []
