@@ -74,11 +74,13 @@ class Walk {
 
   std::vector<Depth> along(const PromptBlocks& prompt) {
     const bool any = std::any_of(tables_.begin(), tables_.end(), [](const LargeMap* one) { return one != nullptr; });
-    Keys keys(prompt, tables_);
-    std::size_t block = 0;
     if (!bits_.wide() && tables_[0] != nullptr && !tables_[1] && !tables_[2] && !tables_[3]) {
+      tables_.resize(1);
+      Keys keys(prompt, tables_);
       return along_gpu(keys);
     }
+    Keys keys(prompt, tables_);
+    std::size_t block = 0;
     for (; any && block < keys.blocks(); ++block) {
       step(keys.at(block));
       if (block > 0 && still_ != alive_) drop(block);
