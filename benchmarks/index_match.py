@@ -1,9 +1,9 @@
 """How long a match takes: `python -m benchmarks.index_match`.
 
 In both cores: 64 workers x 10,000 blocks of 16 tokens; prompts of 64, 512 and 2,048 blocks that one worker holds whole,
-and that all hold. Prints CPU microseconds per match (median of rounds), of one prompt again and again and of one prompt of
-each worker in turn, and the ratio of the first to a reference in the same run: XXH3 of every block and one dict look-up
-per block, with nothing per worker.
+and that all hold. Prints CPU microseconds per match (median of rounds), of one prompt again and again and of one prompt
+of each worker in turn, and the ratio of the first to a reference in the same run: XXH3 of every block and one dict
+look-up per block, with nothing per worker.
 """
 
 from __future__ import annotations
