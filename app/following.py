@@ -81,14 +81,14 @@ class Following:
 
     def enter(self, tracked: TrackedWorker) -> None:
         """Make a worker known to the index, with all that is known of its engine."""
-        facts = self._instance.facts
         self._around.metrics.follow(tracked.worker)
         self._around.index.add(tracked.worker, self.spec())
-        self._around.index.hint(tracked.worker, facts.dynamo_format, _listed(facts))
+        self._hint(tracked)
 
     def confirm(self) -> None:
         """Discovery found what it had found before: to workers whose process is new that may be news."""
-        self._hint(anew=False)
+        for tracked in self._instance.workers.values():
+            self._hint(tracked)
 
     def told_process(self, fingerprint: str | None) -> None:
         """Discovery met another process than before: every stream of the former one begins anew."""
@@ -100,7 +100,7 @@ class Following:
         """Tell the index what discovery found; `anew`: in another process than before."""
         for tracked in self._instance.workers.values():
             self._around.index.respec(tracked.worker, self.spec())
-        self._hint(anew=anew)
+            self._hint(tracked, anew=anew)
         for stream in self._streams.values():
             if stream.check is not None:
                 stream.check.facts_learnt()
@@ -115,19 +115,18 @@ class Following:
             if stream.listener is not None:
                 stream.listener.resync("release")
 
-    def _hint(self, *, anew: bool) -> None:
-        facts = self._instance.facts
-        for tracked in self._instance.workers.values():
-            if self._around.index.hint(tracked.worker, facts.dynamo_format, _listed(facts), anew=anew):
-                self._around.discard(tracked.worker)  # it does not tell
-                self._around.began(tracked.worker)
-
     def spec(self) -> WorkerSpec:
         """What the index must know of the instance's workers."""
         own = self._instance.settings
         unit = own.prefix_match_unit if own.prefix_match_unit is not None else self._instance.facts.prefix_match_unit
         verify = own.engine is EngineKind.VLLM and self._around.identities.all_verified(own.model)
         return WorkerSpec(own.model, own.engine, own.speculative == "eagle", unit, verify, own.adapter_extra_keys)
+
+    def _hint(self, tracked: TrackedWorker, *, anew: bool = False) -> None:
+        facts = self._instance.facts
+        if self._around.index.hint(tracked.worker, facts.dynamo_format, _listed(facts), anew=anew):
+            self._around.discard(tracked.worker)  # it does not tell
+            self._around.began(tracked.worker)
 
     def _source(self, rank: int) -> Source | None:
         own, facts, tracked = self._instance.settings, self._instance.facts, self._instance.workers[rank]

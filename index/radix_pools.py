@@ -170,7 +170,9 @@ class RadixPools:
         namespaces, dump = member.pool.namespaces, member.pool.index.dump(member.slot)
         runs = [run if run.parent is not None else _labelled(run, member, namespaces) for run in dump.runs]
         genuine, whole = namespaces.is_genuine(member.slot), dump.whole and is_closed(runs)
-        return dump._replace(genuine=genuine, runs=runs, whole=whole, reloaded=_loaded_again(member))
+        return dump._replace(
+            genuine=genuine, runs=runs, whole=whole, reloaded=namespaces.loads.names_again(member.slot)
+        )
 
     def restore(self, worker: Worker, dump: RadixDump) -> None:
         """Hold again what was dumped. The worker must hold nothing."""
@@ -257,10 +259,6 @@ def _match(pool: Pool, tokens: bytes, request: NamespaceRequest, slots: int) -> 
     places = pool.namespaces.places(tokens, request, slots)
     found = [pool.index.match(tokens, place.names, place.slots) for place in places]
     return found[0] if len(found) == 1 else deepest(chain.from_iterable(found), 1)
-
-
-def _loaded_again(member: Member) -> list[str]:
-    return [] if member.pool is None else member.pool.namespaces.loads.names_again(member.slot)
 
 
 def _labelled(run: RunDump, member: Member, namespaces: RadixNamespaces) -> RunDump:

@@ -63,13 +63,11 @@ class Assignments:
 
         `note` is kept for `take_note` while the request is known.
         """
-        if now > self._now:
-            self.advance(now)
+        self.advance(now)
         book = self._books.get(worker) or self._new_book(worker)
         gave_way = self._requests.add(request_id, worker, book, self._now, weight, prompt, reusable, note)  # type: ignore[arg-type]
         self.changes.note(worker)
-        if gave_way:
-            self._note(gave_way)
+        self._note(gave_way)
 
     def first_token(self, request_id: str, now: float) -> bool:
         """The request's prefill is done. False: the id is unknown or expired."""

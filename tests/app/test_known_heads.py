@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.known_heads import MOST_BYTES, Known, KnownHeads, head_apart
-from tests.support.cores import native_module, need_native
+from tests.support.cores import MODULES, native_module, need_native
 
 HEAD = b"POST /route?model=m HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nX: y\r\n\r\n"
 FORM = "application/json"
@@ -19,9 +19,10 @@ def request(body: bytes, head: bytes = HEAD, length: int | None = None) -> bytes
     return head % (len(body) if length is None else length) + body
 
 
-@pytest.fixture(params=["python", "native"])
+@pytest.fixture(params=MODULES)
 def core(request: pytest.FixtureRequest) -> ModuleType | None:
-    return native_module() if request.param == "native" else None
+    module: ModuleType | None = request.param
+    return module
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.cores import native_module
+from tests.support.cores import MODULES
 
 
-@pytest.fixture(scope="module", params=["python", "native"])
+@pytest.fixture(scope="module", params=MODULES)
 def core(request: pytest.FixtureRequest) -> ModuleType | None:
     """The native core's module, and None for the Python one: for tests that hold for both."""
-    return native_module() if request.param == "native" else None
+    module: ModuleType | None = request.param
+    return module

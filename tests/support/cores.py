@@ -24,6 +24,10 @@ def native_module() -> ModuleType:
     return _NATIVE
 
 
+MODULES = [pytest.param(None, id="python"), pytest.param(_NATIVE, id="native", marks=need_native)]
+"""The native core's module, and None for the Python one."""
+
+
 def native_radix(page_size: int, unit_bytes: int) -> NativeRadixIndex:
     """A radix index of the native core, whichever serves."""
     assert _NATIVE is not None

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import httpx
 import pytest
 
-from tests.deploy.gateway.stack import HASHES, instance, router
+from tests.deploy.gateway.stack import HASHES, cached, completion, instance, prompt, router
 from tests.support.cpu_engine import CpuEngine, cpu_engine, drained
 from tests.support.router_process import RouterProcess
 
@@ -32,6 +33,17 @@ class Fleet:
         """Until the router has applied everything that the engines have published."""
         for name, engine in self.engines.items():
             drained(engine, lambda rank, name=name: self._seq(name, rank))  # type: ignore[misc]
+
+    def reused_by_rank(self, http: httpx.Client, seed: int) -> list[int]:
+        """By rank, what a gateway's answer reuses of a prompt that this rank has, though the client names the other."""
+        reused = []
+        for rank in (0, 1):
+            tokens = prompt(seed + rank, 80)
+            self.warm("ranks", tokens, rank)
+            other = {"X-data-parallel-rank": str(1 - rank)}
+            answer = http.post("/v1/completions", json=completion(tokens, model="ranks"), headers=other)
+            reused.append(cached(answer.json()))
+        return reused
 
     def _seq(self, name: str, rank: int) -> int | None:
         seq: int | None = self.router.instances()[name]["workers"][rank]["seq"]

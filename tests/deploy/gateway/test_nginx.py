@@ -108,12 +108,7 @@ def test_a_usage_that_comes_in_many_packets_is_read(shared: Fleet, gateway: Ngin
 
 
 def test_the_data_parallel_rank_is_passed_and_never_the_clients_own(shared: Fleet, gateway: NginxProcess) -> None:
-    for rank in (0, 1):
-        tokens = prompt(20 + rank, 80)
-        shared.warm("ranks", tokens, rank)
-        other = {"X-data-parallel-rank": str(1 - rank)}
-        answer = gateway.http.post("/v1/completions", json=completion(tokens, model="ranks"), headers=other)
-        assert cached(answer.json()) == 64
+    assert shared.reused_by_rank(gateway.http, 20) == [64, 64]
 
 
 def test_nothing_of_a_client_steers_the_gateway(shared: Fleet, gateway: NginxProcess) -> None:

@@ -68,12 +68,7 @@ def test_a_chat_is_streamed_from_the_engine_that_was_chosen(shared: Fleet, gatew
 
 
 def test_the_rank_is_passed_and_never_the_clients_own(shared: Fleet, gateway: NginxProcess) -> None:
-    for rank in (0, 1):
-        tokens = prompt(5020 + rank, 80)
-        shared.warm("ranks", tokens, rank)
-        other = {"X-data-parallel-rank": str(1 - rank)}
-        answer = gateway.http.post("/v1/completions", json=completion(tokens, model="ranks"), headers=other)
-        assert cached(answer.json()) == 64
+    assert shared.reused_by_rank(gateway.http, 5020) == [64, 64]
 
 
 @pytest.mark.parametrize(
