@@ -9,6 +9,16 @@ namespace {
 
 constexpr std::size_t kAhead = 8;  // slots that are fetched from memory before they are used
 
+// Every block goes through three steps, kAhead blocks apart, so that memory answers in between.
+template <class First, class Second, class Last>
+void in_steps(std::span<const Handle> blocks, First first, Second second, Last last) {
+  for (std::size_t at = 0; at < blocks.size() + 2 * kAhead; ++at) {
+    if (at < blocks.size()) first(blocks[at]);
+    if (at >= kAhead && at - kAhead < blocks.size()) second(blocks[at - kAhead]);
+    if (at >= 2 * kAhead) last(blocks[at - 2 * kAhead]);
+  }
+}
+
 void decrement(KeyMap& counts, std::uint64_t key) {
   PairSlot* slot = counts.find(key);
   if (--slot->value == 0) counts.erase(key);
@@ -275,14 +285,14 @@ std::size_t BlockHolders::remove_run(std::uint32_t number, SlotId slot, std::spa
   const auto table = tables_.find(slot);
   const LargeMap* cells = table != tables_.end() ? &table->second : nullptr;
   std::size_t removed = 0;
-  for (std::size_t at = 0; at < blocks.size() + 2 * kAhead; ++at) {
-    if (at < blocks.size()) {
-      held->second.hashes.prefetch(blocks[at]);
-      worker.domain->keys.prefetch(blocks[at]);
-    }
-    if (at >= kAhead && at - kAhead < blocks.size()) prefetch_cell(*worker.domain, cells, blocks[at - kAhead]);
-    if (at >= 2 * kAhead) removed += remove(number, slot, blocks[at - 2 * kAhead]) == 1;
-  }
+  in_steps(
+      blocks,
+      [&](Handle block) {
+        held->second.hashes.prefetch(block);
+        worker.domain->keys.prefetch(block);
+      },
+      [&](Handle block) { prefetch_cell(*worker.domain, cells, block); },
+      [&](Handle block) { removed += remove(number, slot, block) == 1; });
   return removed;
 }
 
@@ -350,11 +360,10 @@ void BlockHolders::release_each(std::uint32_t number, SlotId slot, Holdings& hel
   std::vector<Handle> blocks;
   blocks.reserve(held.hashes.size());
   held.hashes.each([&](const KeySlot& block) { blocks.push_back(block.key); });
-  for (std::size_t at = 0; at < blocks.size() + 2 * kAhead; ++at) {
-    if (at < blocks.size()) domain.keys.prefetch(blocks[at]);
-    if (at >= kAhead && at - kAhead < blocks.size()) prefetch_cell(domain, cells, blocks[at - kAhead]);
-    if (at >= 2 * kAhead) let_go(number, slot, held, blocks[at - 2 * kAhead]);
-  }
+  in_steps(
+      blocks, [&](Handle block) { domain.keys.prefetch(block); },
+      [&](Handle block) { prefetch_cell(domain, cells, block); },
+      [&](Handle block) { let_go(number, slot, held, block); });
   domain.keys.fit();
   if (cells != nullptr) cells->fit();
 }
