@@ -120,6 +120,11 @@ class Asking:
         return self.current is not None and self.current.start < start and self._unanswered
 
     @property
+    def settled(self) -> bool:
+        """Whether the subscription has surely taken effect: a batch came by it, or what it may have missed was asked."""
+        return self._settle_at is None
+
+    @property
     def waiting(self) -> bool:
         """Whether a request is under way or a repeated one is planned."""
         return self.current is not None or self._again_at is not None

@@ -20,7 +20,7 @@ from engine.backlog import Held
 from engine.engine_time import engine_time
 from engine.order import Order
 from engine.process import Process
-from engine.stream import Gap, Link, ListenerLimits, Position, Resumed, Signal
+from engine.stream import Current, Gap, Link, ListenerLimits, Position, Resumed, Signal, Stale
 from index.worker import Trust
 
 
@@ -48,6 +48,8 @@ class Sequence:
         self._resynced_at: float | None = None
         self._resync_useless = False
         self.resync_requests: Counter[str] = Counter()
+        self._current: bool | None = None
+        """Whether `Current` was told, and if it was sure; None: not since what it says was last in question."""
         self._link: Literal["new", "up", "down", "doubt"] = "new" if resume is None else "down"
         self._process = Process(limits, None if resume is None else resume.fingerprint)
 
@@ -96,6 +98,7 @@ class Sequence:
         if order.is_next(seq) and not order.clock.jumps_back(ts):
             order.next_live = seq + 1
             order.clock.note(seq, ts)
+            self._caught_up(sure=True)
             order.apply(seq, payload, replayed=False)
             return
         if seq < order.floor():
@@ -106,6 +109,7 @@ class Sequence:
             self._restart()
         if order.next_live is not None and seq > order.floor():
             order.signals.append(Gap(seq - order.floor()))
+            self._current = None
             self._process.suspect(now)
         order.next_live = seq + 1
         order.clock.note(seq, ts)
@@ -118,9 +122,11 @@ class Sequence:
         """
         if self._link in ("down", "doubt"):
             return 0
+        before = len(self._order.signals)
         count = self._order.apply_run(messages, at, topic)
         if count:
             self._asking.live(now)
+            self._caught_up(sure=True, before=before)
         return count
 
     def replayed(self, ask_id: int, seq: int, payload: bytes, now: float) -> None:
@@ -153,6 +159,7 @@ class Sequence:
         if self._link in ("up", "doubt"):
             return
         self._order.signals.append(Link(True))
+        self._current = None
         if self._link == "new":
             self._link = "up"
             self._process.inquire()
@@ -169,6 +176,7 @@ class Sequence:
             self._order.signals.append(Link(False))
             self._link = "down"
         self._order.decide_at = None
+        self._current = None
         self._process.disconnect()
         self._asking.stop()
 
@@ -240,6 +248,15 @@ class Sequence:
             order.apply(seq, payload, replayed=False)
         order.drain()
         self._mind_hole(now)
+        if seq < order.expected and not order.backlog:
+            self._caught_up(sure=True)
+
+    def _caught_up(self, sure: bool, before: int | None = None) -> None:
+        """All that is known to be published was applied; told at the end, or before a place among the signals."""
+        if self._current is None or (sure and not self._current):
+            self._current = sure
+            signals = self._order.signals
+            signals.insert(len(signals) if before is None else before, Current(sure))
 
     def _give_up_hole(self) -> None:
         if self._order.give_up_hole():
@@ -279,6 +296,8 @@ class Sequence:
             return
         if order.fresh and not order.decided and (marker or order.reason != "start"):
             order.decide(Trust.EXACT if marker else Trust.PARTIAL)
+        if self._asking.settled:
+            self._caught_up(sure=marker)
         self._asking.rest(now)
 
     def _go_on(self, now: float) -> None:
@@ -289,6 +308,7 @@ class Sequence:
                 self._send_ask(now)
         else:
             self._order.limit_old_claims(now)
+            self._caught_up(sure=False)
 
     # Processes
 
@@ -299,6 +319,8 @@ class Sequence:
 
     def _begin(self, reason: str, *, same_process: bool = False) -> None:
         self._order.begin(reason, same_process=same_process)
+        self._order.signals.append(Stale())
+        self._current = None
         self._resync_useless = False
         self._asking.forget()
 

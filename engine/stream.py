@@ -66,6 +66,20 @@ class Link(NamedTuple):
     up: bool
 
 
+class Stale(NamedTuple):
+    """What is held counts for nothing until `Current`: its process was replaced, or it is about to be filed anew."""
+
+
+class Current(NamedTuple):
+    """All that was published until now came: it is among the signals before this one.
+
+    Not `sure`: as far as anybody answers; a part of it may be missing. Comes after every `Link(True)`, `Stale` and
+    `Gap`, once more when it has become sure.
+    """
+
+    sure: bool
+
+
 class Gap(NamedTuple):
     """`missing` sequence numbers were skipped by the live stream, whether or not a replay fills them afterwards."""
 
@@ -78,7 +92,7 @@ class BadFrame(NamedTuple):
     reason: str
 
 
-Signal = Batch | Clear | Resumed | Link | Gap | BadFrame
+Signal = Batch | Clear | Resumed | Link | Stale | Current | Gap | BadFrame
 
 
 @dataclass(frozen=True)

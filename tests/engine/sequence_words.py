@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.sequence import Sequence
-from engine.stream import Batch, Clear, Gap, Link, ListenerLimits, Position, Resumed, Signal
+from engine.stream import Batch, Clear, Current, Gap, Link, ListenerLimits, Position, Resumed, Signal, Stale
 from index.worker import Trust
 
 LIMITS = ListenerLimits()
@@ -68,6 +68,11 @@ class Stream:
         return None if self.sequence.ask is None else self.sequence.ask.start
 
     def said(self) -> list[str]:
+        """What was told, but for how current it is."""
+        return [say(signal) for signal in self.sequence.take() if not isinstance(signal, Stale | Current)]
+
+    def said_of_currency(self) -> list[str]:
+        """What was told, with how current it is."""
         return [say(signal) for signal in self.sequence.take()]
 
 
@@ -83,6 +88,10 @@ def say(signal: Signal) -> str:
             return f"gap {missing}"
         case Resumed():
             return "resumed"
+        case Stale():
+            return "stale"
+        case Current(sure):
+            return "current" if sure else "current as far as known"
     raise AssertionError(signal)
 
 
