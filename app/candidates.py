@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from time import monotonic
 from typing import NamedTuple
 
 from app.addresses import address_key
+from app.availability import Choice, State, Verdict, worker_verdict
 from app.fleet import Target
-from app.instance import Instance, TrackedWorker, WorkerState
+from app.instance import Instance, TrackedWorker
 from app.route_request import RouteRequest
 from index.prompt import WorkerMatch
 from index.worker import EngineKind, Trust, Worker
@@ -19,14 +21,19 @@ NOTHING = (0, 0, 0, 0)
 class Row(NamedTuple):
     """One worker of a model, and the candidate it would be for a prompt of which it holds nothing.
 
-    `barred`: its instance may not be chosen, whatever the worker's own state.
+    `verdict` is the worker's; `barred`: the request keeps its instance from being chosen, whatever the verdict.
     """
 
     instance: Instance
     tracked: TrackedWorker
     candidate: Candidate
-    never_reached: bool
+    verdict: Verdict
     barred: bool
+
+    @property
+    def last(self) -> bool:
+        """Whether it may be chosen only when no other can be."""
+        return self.verdict.choice is Choice.LAST
 
 
 class _Wanted(NamedTuple):
@@ -44,9 +51,7 @@ def candidates_for(
     """All workers of the target, eligible or not. `now` is the loop's monotonic clock in seconds."""
     rows = rows_for(request, target, now)
     return [
-        matched(row, matches.get(row.tracked.worker), now, reads_cache=request.reads_cache)
-        if matches
-        else row.candidate
+        matched(row, matches.get(row.tracked.worker), reads_cache=request.reads_cache) if matches else row.candidate
         for row in rows
     ]
 
@@ -63,12 +68,12 @@ def rows_for(request: RouteRequest, target: Target, now: float) -> list[Row]:
     for instance in target.instances:
         why = _why_not(instance, wanted)
         rows += [row_of(instance, tracked, why, now) for tracked in instance.workers.values()]
-    return _reached_first(rows) if any(row.never_reached for row in rows) else rows
+    return _last_resorts(rows) if any(row.last for row in rows) else rows
 
 
 def row_of(instance: Instance, tracked: TrackedWorker, why: str | None, now: float) -> Row:
     """A worker's row; `why` its instance may not be chosen."""
-    state = instance.state_of(tracked, now)
+    judged = worker_verdict(instance, tracked, now)
     candidate = Candidate(
         worker=tracked.worker,
         url=instance.settings.url,
@@ -76,31 +81,38 @@ def row_of(instance: Instance, tracked: TrackedWorker, why: str | None, now: flo
         matched=0,
         reusable=0,
         by_medium=NOTHING,
-        trust=trust_of(instance, tracked, now),
+        trust=trust_of(instance, tracked),
         load=load_of(tracked),
-        why=why or _why_not_worker(tracked, state),
+        why=why or (in_words(judged) if judged.choice is Choice.NEVER else None),
     )
-    never_reached = state is WorkerState.CONNECTING and instance.reachable is False
-    return Row(instance, tracked, candidate, never_reached, why is not None)
+    return Row(instance, tracked, candidate, judged, why is not None)
 
 
-def matched(row: Row, match: WorkerMatch | None, now: float, *, reads_cache: bool) -> Candidate:
+def matched(row: Row, match: WorkerMatch | None, *, reads_cache: bool) -> Candidate:
     """The row's candidate for a prompt of which its worker holds `match`."""
-    if match is None or row.tracked.uncertain(now):
+    if match is None or row.tracked.uncertain:
         return row.candidate
     reusable = match.reusable if reads_cache else 0
     return row.candidate._replace(matched=match.matched, reusable=reusable, by_medium=match.by_medium)
 
 
-def _reached_first(rows: list[Row]) -> list[Row]:
-    """An instance that was never reached may be chosen, but only while no other can be."""
-    if all(row.candidate.why is not None or row.never_reached for row in rows):
+def _last_resorts(rows: list[Row]) -> list[Row]:
+    """An engine that perhaps cannot answer may be chosen, but only while no other can be."""
+    if all(row.candidate.why is not None or row.last for row in rows):
         return rows
-    why = "not reached yet, neither its event stream nor its HTTP port"
     return [
-        row._replace(candidate=row.candidate._replace(why=row.candidate.why or why)) if row.never_reached else row
+        row._replace(candidate=row.candidate._replace(why=row.candidate.why or in_words(row.verdict)))
+        if row.last
+        else row
         for row in rows
     ]
+
+
+def in_words(judged: Verdict) -> str:
+    """Why somebody with this verdict is not chosen."""
+    if judged.why is None or judged.why.startswith(judged.state.value):
+        return judged.why or judged.state.value
+    return f"{judged.state.value}: {judged.why}"
 
 
 def named(names: Iterable[str], instances: Iterable[Instance]) -> set[str]:
@@ -123,17 +135,26 @@ def unknown_names(names: Iterable[str], instances: Iterable[Instance]) -> list[s
     return [name for name in rest if address_key(name) not in addresses]
 
 
-def remark(instance: Instance, rank: int) -> str | None:
-    """What is to be said of a worker although it may be chosen; None when nothing is."""
+def judgement(instance: Instance, rank: int) -> Verdict | None:
+    """What is to be said of a worker at this moment; None: the rank is gone."""
     tracked = instance.workers.get(rank)
-    refused = instance.unusable is not None or (tracked is not None and tracked.refused)
-    return "refused: its events are not used, it gets requests by load alone" if refused else None
+    return None if tracked is None else worker_verdict(instance, tracked, monotonic())
 
 
-def trust_of(instance: Instance, tracked: TrackedWorker, now: float) -> Trust:
-    """Partial where the engine's default format hides adapters; none while nothing usable comes."""
-    if tracked.broken or instance.unusable is not None or tracked.uncertain(now):
+def remark(judged: Verdict) -> str | None:
+    """What is to be said of a worker although it may be chosen; None when nothing is."""
+    return None if judged.state in (State.LIVE, State.CONNECTING) else in_words(judged)
+
+
+def trust_of(instance: Instance, tracked: TrackedWorker) -> Trust:
+    """None while nothing usable comes or what is held does not count; partial while something may be missing.
+
+    Partial, too, where the engine's default format hides adapters.
+    """
+    if tracked.broken or instance.unusable is not None or tracked.uncertain:
         return Trust.NONE
+    if tracked.behind and tracked.trust is Trust.EXACT:
+        return Trust.PARTIAL
     hides_adapters = (
         instance.settings.engine is EngineKind.SGLANG and instance.adapters and instance.facts.dynamo_format is False
     )
@@ -152,8 +173,6 @@ def load_of(tracked: TrackedWorker) -> WorkerLoad:
 
 def _why_not(instance: Instance, wanted: _Wanted) -> str | None:
     """Why an instance gets nothing, in words; None when it may."""
-    if instance.draining:
-        return "draining"
     if wanted.only is not None and instance.id not in wanted.only:
         return "not among the request's candidates"
     if instance.id in wanted.exclude:
@@ -164,9 +183,3 @@ def _why_not(instance: Instance, wanted: _Wanted) -> str | None:
     if wanted.lora is not None and facts.models and wanted.lora not in (*facts.adapters, *facts.models):
         return "does not serve the adapter"
     return None
-
-
-def _why_not_worker(tracked: TrackedWorker, state: WorkerState) -> str | None:
-    if state is WorkerState.GONE:
-        return "gone: neither its event stream nor its HTTP port answers"
-    return "asleep" if tracked.asleep else None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 
+from app.availability import State, verdict, worker_verdict
 from app.candidates import trust_of
-from app.instance import Instance, TrackedWorker, WorkerState
+from app.instance import Instance, TrackedWorker
 from engine.identity import HashReport
 from index.block_hash import HashIdentity
 from index.index import Index
 
 BROKEN = "every batch of its event stream was unusable: see wire_errors; is this engine's release supported?"
 
-SILENT = "does not answer, neither at its url nor with events: is it running?"
+SILENT = "cannot answer: is it running?"
 
 UNREACHED = "was never reached, neither at its url nor with events: is the url right?"
 
@@ -22,6 +23,7 @@ UNCERTAIN = "what it holds counts for nothing until its event stream is heard ag
 def describe(instance: Instance, index: Index) -> dict[str, object]:
     """One instance with its workers. Every value is JSON; None is null."""
     own, now = instance.settings, time.monotonic()
+    judged = verdict(instance, now)
     return {
         "id": own.id,
         "engine": own.engine.value,
@@ -33,7 +35,9 @@ def describe(instance: Instance, index: Index) -> dict[str, object]:
         "weight": own.weight,
         "draining": instance.draining,
         "reachable": instance.reachable,
-        "state": instance.state(now).value,
+        "state": judged.state.value,
+        "since": _elapsed(judged.since, now),
+        "why": judged.why,
         "warning": instance.facts.warning,
         "workers": [_worker(instance, tracked, index, now) for tracked in instance.workers.values()],
     }
@@ -41,16 +45,17 @@ def describe(instance: Instance, index: Index) -> dict[str, object]:
 
 def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | None:
     """What to change, in words; None when nothing is wrong."""
-    if instance.state_of(tracked, now) is WorkerState.GONE:
-        return SILENT
+    judged = worker_verdict(instance, tracked, now)
+    if judged.state in (State.DOWN, State.STARTING):
+        return f"{SILENT} ({judged.why})"
     if instance.unusable is not None:
         return instance.unusable
     if tracked.broken:
         return BROKEN
-    if tracked.uncertain(now):
+    if tracked.uncertain and not tracked.link_up:
         return UNCERTAIN
     given = tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
-    if given is None and instance.reachable is False and instance.state_of(tracked, now) is WorkerState.CONNECTING:
+    if given is None and instance.reachable is False and judged.state is State.CONNECTING:
         return UNREACHED
     return given
 
@@ -58,11 +63,14 @@ def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | 
 def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float) -> dict[str, object]:
     worker = tracked.worker
     gpu, cpu, disk, other = index.counts(worker)
+    judged = worker_verdict(instance, tracked, now)
     return {
         "dp_rank": worker.dp_rank,
-        "state": instance.state_of(tracked, now).value,
+        "state": judged.state.value,
+        "since": _elapsed(judged.since, now),
+        "why": judged.why,
         "events": None if tracked.stream is None else tracked.stream[0],
-        "trust": trust_of(instance, tracked, now).value,
+        "trust": trust_of(instance, tracked).value,
         "block_size": index.block_size(worker) or instance.settings.block_size or instance.facts.block_size,
         "seq": tracked.seq,
         "lag_s": None if tracked.lag_s is None else round(tracked.lag_s, 3),
@@ -76,6 +84,11 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
         "parked": index.parked(worker),
         "asleep": tracked.asleep,
     }
+
+
+def _elapsed(since: float, now: float) -> float | None:
+    """Seconds; None for what never began."""
+    return round(max(0.0, now - since), 3) if since else None
 
 
 def _hash(report: HashReport) -> dict[str, object]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.instance import WorkerState
+from app.availability import State
 from index.worker import Medium, Trust, Worker
 
 _WORKER = ("instance", "dp_rank")
@@ -22,7 +22,7 @@ class WorkerRow(NamedTuple):
     """
 
     worker: Worker
-    state: str
+    state: State
     trust: Trust
     hash_mismatch: bool
     blocks: tuple[int, int, int, int]
@@ -33,9 +33,10 @@ class WorkerRow(NamedTuple):
 
 
 class FleetRows(NamedTuple):
-    """All workers at this moment, and the index's memory (estimated bytes)."""
+    """All workers at this moment, the states of instances by id, and the index's memory (estimated bytes)."""
 
     workers: Sequence[WorkerRow]
+    states: Mapping[str, State]
     index_bytes: int
 
 
@@ -51,6 +52,7 @@ class FleetCollector(Collector):
         yield from _states(rows.workers)
         yield from _contents(rows.workers)
         yield from _instances(rows.workers)
+        yield _instance_states(rows.states)
         yield GaugeMetricFamily("kvroute_index_bytes", "Memory of the index, estimated", value=rows.index_bytes)
 
 
@@ -60,12 +62,20 @@ def _states(rows: Sequence[WorkerRow]) -> Iterable[Metric]:
     mismatch = _gauge("hash_mismatch", "1 while the worker's hash identity is not the expected one", *_WORKER)
     for row in rows:
         names = _names(row.worker)
-        for name in WorkerState:
-            state.add_metric([*names, name.value], float(row.state == name.value))
+        for name in State:
+            state.add_metric([*names, name.value], float(row.state is name))
         for degree in Trust:
             trust.add_metric([*names, degree.value], float(row.trust is degree))
         mismatch.add_metric(names, float(row.hash_mismatch))
     return state, trust, mismatch
+
+
+def _instance_states(states: Mapping[str, State]) -> Metric:
+    gauge = _gauge("instance_state", "1 for the instance's state", "instance", "state")
+    for instance, state in states.items():
+        for name in State:
+            gauge.add_metric([instance, name.value], float(state is name))
+    return gauge
 
 
 def _contents(rows: Sequence[WorkerRow]) -> Iterable[Metric]:

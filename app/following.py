@@ -47,11 +47,21 @@ class _Stream:
 class Following:
     """Follows every rank whose endpoint is known, and only where the engine says it is now."""
 
-    def __init__(self, instance: Instance, around: Surroundings, look_again: Callable[[], None]) -> None:
-        """`look_again` asks for a discovery soon: something was seen that the last one does not explain."""
+    def __init__(
+        self,
+        instance: Instance,
+        around: Surroundings,
+        look_again: Callable[[], None],
+        link_changed: Callable[[bool], None],
+    ) -> None:
+        """`look_again` asks for a discovery soon: something was seen that the last one does not explain.
+
+        `link_changed` is told when an event stream is there and when it is lost.
+        """
         self._instance = instance
         self._around = around
         self._look_again = look_again
+        self._link_changed = link_changed
         self._streams: dict[int, _Stream] = {}
 
     def update(self, tasks: asyncio.TaskGroup) -> None:
@@ -148,6 +158,7 @@ class Following:
             self._around.index.restart(tracked.worker)
             self._around.began(tracked.worker)
             tracked.link_up, tracked.link_lost_at, tracked.trust = False, None, Trust.NONE
+            tracked.catching_up = tracked.behind = False
             _log.info("event endpoint changed", instance=self._instance.id, dp_rank=rank, endpoint=source.events)
         self._note_stream(tracked, source)
         self._streams[rank] = _Stream(source, tasks.create_task(self._follow(rank, tracked, source)))
@@ -180,6 +191,7 @@ class Following:
                 check=check,
                 look_again=self._look_again,
                 fetch_again=partial(listener.resync, known_too=True),
+                link_changed=self._link_changed,
                 writer=self._writer,
                 restored=restored,
             )

@@ -16,7 +16,7 @@ from app.state_writer import StateWriter
 from app.stream_counts import StreamCounts
 from app.warm_start import Restored
 from app.worker_record import WorkerRecord
-from engine.stream import BadFrame, Batch, Clear, Gap, Link, Resumed, Signal
+from engine.stream import BadFrame, Batch, Clear, Current, Gap, Link, Resumed, Signal, Stale
 from engine.wire import WireError, decode
 from index.delta import NOT_APPLIED, AppliedPayload, AppliedRun, Delta
 from index.dump import Recorded
@@ -46,12 +46,14 @@ class WorkerIngest:
         check: HashCheck | None,
         look_again: Callable[[], None],
         fetch_again: Callable[[str], object] = lambda reason: None,
+        link_changed: Callable[[bool], None] = lambda up: None,
         writer: StateWriter | None = None,
         restored: Restored | None = None,
     ) -> None:
         """`check` is None for SGLang, whose hashes have no seed. `look_again` asks for a discovery soon.
 
         `fetch_again` asks for all that the engine still has, to be filed anew, where there is somebody to ask.
+        `link_changed` is told when the stream is there and when it is lost.
         `writer` takes what must outlive the process; `restored` is what the worker holds from there.
         """
         self._instance = instance
@@ -62,6 +64,7 @@ class WorkerIngest:
         self._check = check
         self._look_again = look_again
         self._fetch_again = fetch_again
+        self._link_changed = link_changed
         self._record = WorkerRecord(instance, tracked, check, writer, restored)
 
     def take(self, signals: deque[Signal]) -> None:
@@ -112,7 +115,12 @@ class WorkerIngest:
                 self.refile()
             case Link(up):
                 self._link(up)
+            case Stale():
+                self._tracked.catching_up = True
+            case Current(sure):
+                self._tracked.catching_up, self._tracked.behind = False, not sure
             case Gap(missing):
+                self._tracked.behind = True
                 self._counts.gap(missing)
             case BadFrame(reason):
                 self._tracked.batches += 1
@@ -123,9 +131,11 @@ class WorkerIngest:
         tracked = self._tracked
         tracked.link_up = up
         tracked.link_lost_at = None if up else time.monotonic()
+        tracked.catching_up = True
         if up and tracked.trust is Trust.NONE and not tracked.refused:
             tracked.trust = Trust.PARTIAL
         _log.info("event stream connected" if up else "event stream lost", **self._tracked.names)
+        self._link_changed(up)
 
     def _clear(self, reason: str, trust: Trust) -> None:
         tracked = self._tracked

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from time import monotonic
 from typing import Literal
 
+from app.contact import Contact
+from app.ejection import NEVER, Ejection
 from app.instance_settings import InstanceSettings
 from engine.facts import EngineFacts
 from engine.identity import HashReport
 from engine.load import EngineLoad
 from index.worker import Trust, Worker
 from router.changes import Changes
-
-GONE_AFTER_S = 3.0
-"""How long both the event stream and HTTP must be lost before a worker that was live counts as gone."""
-
-DEAF_AFTER_S = 10.0
-"""How long a lost event stream leaves what is held as it is; an engine that goes on evicts, and nobody hears it."""
 
 NO_FACTS = EngineFacts(None, {}, {}, None, None, None, None, None, {}, (), None, None)
 UNVERIFIED = HashReport("unverified", None, None, None)
@@ -36,21 +32,14 @@ _WORKER_DECIDES = frozenset(
         "load_at",
         "asleep",
         "doubtful",
+        "catching_up",
+        "behind",
         "batches",
         "usable_batches",
     }
 )
-_INSTANCE_DECIDES = frozenset({"settings", "facts", "draining", "unusable", "reachable", "unreachable_since"})
+_INSTANCE_DECIDES = frozenset({"settings", "facts", "draining", "unusable", "contact", "ejection"})
 """What a decision is made from; whoever sets one of these to another value has it noted, and need not think of it."""
-
-
-class WorkerState(StrEnum):
-    """What `GET /instances` shows: only a worker that is gone never wins."""
-
-    CONNECTING = "connecting"
-    LIVE = "live"
-    REFUSED = "refused"
-    GONE = "gone"
 
 
 @dataclass(slots=True)
@@ -63,6 +52,7 @@ class TrackedWorker:
     link_up: bool = False
     link_lost_at: float | None = None
     refused: bool = False
+    refused_since: float = 0.0
     advice: str | None = None
     seq: int | None = None
     lag_s: float | None = None
@@ -76,8 +66,13 @@ class TrackedWorker:
     load: EngineLoad | None = None
     load_at: float | None = None
     asleep: bool = False
+    asleep_since: float = 0.0
     doubtful: bool = False
     """What is held comes from the state store, and the engine may be another process since."""
+    catching_up: bool = False
+    """Its stream broke off, or began: what is held counts when the process has proven the same, and all has come."""
+    behind: bool = False
+    """Something that was published did not come, or perhaps: what is held is not all."""
     stream: tuple[str, str] | None = None
     """Event endpoint and topic that are followed."""
     stream_advice: str | None = None
@@ -90,6 +85,8 @@ class TrackedWorker:
             counts = name.endswith("batches")  # of which only none or some decides
             if bool(before) is not bool(value) if counts else before != value:
                 self.changes.note(self.worker)
+                if value is True and name in ("asleep", "refused"):
+                    object.__setattr__(self, f"{name}_since", monotonic())
         object.__setattr__(self, name, value)
 
     @property
@@ -102,9 +99,10 @@ class TrackedWorker:
         """Whether messages arrive and not one of them could be used."""
         return self.batches > 0 and self.usable_batches == 0
 
-    def uncertain(self, now: float) -> bool:
+    @property
+    def uncertain(self) -> bool:
         """Whether what is held counts for nothing at present: its engine's process or its later events are unknown."""
-        return self.doubtful or (self.link_lost_at is not None and now - self.link_lost_at > DEAF_AFTER_S)
+        return self.doubtful or self.catching_up
 
 
 @dataclass(slots=True)
@@ -119,9 +117,16 @@ class Instance:
     facts: EngineFacts = NO_FACTS
     workers: dict[int, TrackedWorker] = field(default_factory=dict)
     draining: bool = False
+    draining_since: float = 0.0
     unusable: str | None = None
-    reachable: bool | None = None
-    unreachable_since: float | None = None
+    contact: Contact = Contact()
+    """Over HTTP and by its links."""
+    heard_at: float = 0.0
+    """When it last answered anything over HTTP."""
+    slow_until: float = 0.0
+    """It took long over a text: others are asked first until then."""
+    ejection: Ejection = NEVER
+    """By what gateways report."""
     tried: bool = False
     changes: Changes[Worker | str] = field(default_factory=Changes, repr=False, compare=False)
     """The fleet's, where this instance is noted by its id."""
@@ -129,6 +134,8 @@ class Instance:
     def __setattr__(self, name: str, value: object) -> None:
         if name in _INSTANCE_DECIDES and hasattr(self, "changes") and getattr(self, name) != value:
             self.changes.note(self.id)
+            if name == "draining":
+                object.__setattr__(self, "draining_since", monotonic())
         object.__setattr__(self, name, value)
 
     @property
@@ -149,30 +156,17 @@ class Instance:
         """Whether the worker's events are put into the index: it is not refused, and its release can be used."""
         return not tracked.refused and self.unusable is None
 
-    def state_of(self, tracked: TrackedWorker, now: float) -> WorkerState:
-        """The worker's state. An instance without events is live while it answers over HTTP; one that died is gone."""
-        if self._is_gone(tracked, now):
-            return WorkerState.GONE
-        if tracked.refused or self.unusable is not None:
-            return WorkerState.REFUSED
-        if tracked.link_up or (self.reachable and not self._has_events(tracked)):
-            return WorkerState.LIVE
-        return WorkerState.CONNECTING
+    @property
+    def reachable(self) -> bool | None:
+        """Whether it answers over HTTP; None: it was not asked yet."""
+        untried = not self.contact.served and self.contact.why is None
+        return None if untried else self.contact.answers
 
-    def _is_gone(self, tracked: TrackedWorker, now: float) -> bool:
-        if tracked.link_up or self.reachable:
-            return False
-        lost_link = tracked.link_lost_at is not None and now - tracked.link_lost_at > GONE_AFTER_S
-        lost_http = self.unreachable_since is not None and now - self.unreachable_since > GONE_AFTER_S
-        return lost_link or (lost_http and not self._has_events(tracked))
+    @property
+    def all_current(self) -> bool:
+        """Whether all that its ranks published until they were connected was applied, as far as anybody answers."""
+        return all(one.link_up and not one.catching_up for one in self.workers.values())
 
-    def _has_events(self, tracked: TrackedWorker) -> bool:
+    def has_events(self, tracked: TrackedWorker) -> bool:
+        """Whether the worker has an event stream, as far as is known."""
         return tracked.link_lost_at is not None or self.settings.events is not None or bool(self.facts.events)
-
-    def state(self, now: float) -> WorkerState:
-        """The instance's state: refused when a rank is, live when one is, gone when all are."""
-        states = {self.state_of(tracked, now) for tracked in self.workers.values()}
-        for state in (WorkerState.REFUSED, WorkerState.LIVE, WorkerState.CONNECTING):
-            if state in states:
-                return state
-        return WorkerState.GONE if states else WorkerState.CONNECTING

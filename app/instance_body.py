@@ -17,12 +17,19 @@ _ANY = msgspec.json.Decoder()
 _Tokens = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)] | None
 
 
+class ErrorReport(msgspec.Struct, frozen=True):
+    kind: str | None = None
+    status: int | None = None
+    detail: str | None = None
+
+
 class FinishedReport(msgspec.Struct, frozen=True):
     """What the engine's usage said. All optional; null means not known."""
 
     cached_tokens: _Tokens = None
     prompt_tokens: _Tokens = None
     output_tokens: _Tokens = None
+    error: ErrorReport | None = None
 
 
 _FINISHED = msgspec.json.Decoder(FinishedReport)

@@ -18,6 +18,7 @@ from app.adapters import AdapterLabels
 from app.api_instances import instances_api
 from app.api_operations import operations_api
 from app.api_route import route_api
+from app.availability import verdict, worker_verdict
 from app.candidates import trust_of
 from app.fleet import Fleet
 from app.fleet_rows import FleetRows, WorkerRow
@@ -91,7 +92,8 @@ def build(settings: Settings) -> Service:
         client=client,
         context=_context(),
     )
-    routing = Routing(fleet, index, around.adapters, Router(settings.router.router()), metrics, client, settings.limits)
+    router, ejection = Router(settings.router.router()), settings.availability.ejection()
+    routing = Routing(fleet, index, around.adapters, router, metrics, client, settings.limits, ejection)
     service = Service(settings, around, routing)
     metrics.watch(lambda: rows_of(service))
     return service
@@ -111,18 +113,20 @@ def _context() -> zmq.asyncio.Context:
 def rows_of(service: Service) -> FleetRows:
     """The fleet's state for a scrape."""
     index, rows = service.around.index, []
+    now, states = time.monotonic(), {}
     for instance in service.around.fleet:
-        rows += [_row(service, instance, tracked) for tracked in instance.workers.values()]
-    return FleetRows(rows, sum(pool.size_bytes for pool in index.stats()))
+        states[instance.id] = verdict(instance, now).state
+        rows += [_row(service, instance, tracked, now) for tracked in instance.workers.values()]
+    return FleetRows(rows, states, sum(pool.size_bytes for pool in index.stats()))
 
 
-def _row(service: Service, instance: Instance, tracked: TrackedWorker) -> WorkerRow:
-    index, worker, now = service.around.index, tracked.worker, time.monotonic()
+def _row(service: Service, instance: Instance, tracked: TrackedWorker, now: float) -> WorkerRow:
+    index, worker = service.around.index, tracked.worker
     declared, seen = instance.settings.block_size, index.block_size(worker)
     return WorkerRow(
         worker,
-        instance.state_of(tracked, now).value,
-        trust_of(instance, tracked, now),
+        worker_verdict(instance, tracked, now).state,
+        trust_of(instance, tracked),
         tracked.hash.status == "mismatch",
         index.counts(worker),
         tracked.lag_s,

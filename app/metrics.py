@@ -83,6 +83,10 @@ class Metrics:
             self._undelivered.labels(instance).inc(max(0, predicted - cached))
             self._unpredicted.labels(instance).inc(max(0, cached - predicted))
 
+    def ejected(self, instance: str, reason: str) -> None:
+        """An instance is left out for a while, for what gateways reported."""
+        self._ejections.labels(instance, reason).inc()
+
     def follow(self, worker: Worker) -> None:
         """A worker's counters begin at 0: one that appears with its first count never seems to grow."""
         for counter in (self._batches, self._replayed, self._gaps, self._missing):
@@ -153,6 +157,13 @@ class Metrics:
         )
         self._unpredicted = self._counter(
             "unpredicted_tokens_total", "Tokens the engine had that were not promised", "instance"
+        )
+
+        self._ejections = self._counter(
+            "ejections_total",
+            "Times an instance was left out for failures that gateways reported",
+            "instance",
+            "reason",
         )
 
     def _events(self) -> None:

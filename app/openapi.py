@@ -11,7 +11,7 @@ from app.route_fields import MAX_TOKEN_ID, RouteFields
 
 Reason = Literal["prefix", "load", "cold", "affinity", "only", "fallback"]
 TrustWord = Literal["exact", "partial", "none"]
-StateWord = Literal["connecting", "live", "refused", "gone"]
+StateWord = Literal["connecting", "live", "suspect", "down", "ejected", "starting", "asleep", "draining", "refused"]
 
 _NOT_IN_QUERY = ("token_ids", "prompt", "messages", "tools", "chat_template_kwargs", "add_generation_prompt")
 
@@ -49,6 +49,7 @@ class CandidateAnswer(BaseModel):
     trust: TrustWord
     load: LoadAnswer
     score: float | None
+    state: StateWord | None
     eligible: bool
     why: str | None
 
@@ -102,6 +103,8 @@ class WorkerAnswer(BaseModel):
 
     dp_rank: int
     state: StateWord
+    since: float | None = Field(description="seconds in this state; null: from the beginning")
+    why: str | None = Field(description="the sign that brought it; null: nothing speaks against it")
     events: str | None = Field(description="where its events are followed; null: not known yet")
     trust: TrustWord
     block_size: int | None
@@ -132,6 +135,8 @@ class InstanceAnswer(BaseModel):
     draining: bool
     reachable: bool | None
     state: StateWord
+    since: float | None = Field(description="seconds in this state; null: from the beginning")
+    why: str | None = Field(description="the sign that brought it; null: nothing speaks against it")
     warning: str | None
     workers: list[WorkerAnswer]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from app.candidates import remark, unknown_names
+from app.candidates import judgement, remark, unknown_names
 from app.fleet import Fleet
 from app.routing import Routed
 from index.worker import Worker
@@ -55,6 +55,7 @@ def shown_candidate(candidate: Candidate, decision: Decision | None, fleet: Flee
     """A candidate as `explain` shows it; without a decision it has no score."""
     worker, load = candidate.worker, candidate.load
     instance = fleet.get(worker.instance)
+    judged = None if instance is None else judgement(instance, worker.dp_rank)
     gpu, cpu, disk, other = candidate.by_medium
     media = {"gpu": gpu, "cpu": cpu, "disk": disk}
     if other:
@@ -76,8 +77,9 @@ def shown_candidate(candidate: Candidate, decision: Decision | None, fleet: Flee
             "inflight_prefill_tokens": router.inflight_prefill_tokens(worker),
         },
         "score": None if score is None else round(score, 4),
+        "state": None if judged is None else judged.state.value,
         "eligible": candidate.why is None,
-        "why": candidate.why or (remark(instance, worker.dp_rank) if instance else None),
+        "why": candidate.why or (None if judged is None else remark(judged)),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,8 +12,10 @@ import structlog
 
 from app.adapters import AdapterLabels
 from app.candidates import candidates_for, unknown_names
+from app.ejection import EjectionRules, blame
 from app.fleet import Fleet, Target
-from app.instance_body import FinishedReport
+from app.instance import Instance
+from app.instance_body import ErrorReport, FinishedReport
 from app.logs import Repeats
 from app.metrics import Metrics
 from app.problems import Problem
@@ -66,6 +68,8 @@ class Sent(msgspec.Struct, gc=False, frozen=True):
     instance: str
     prompt: int | None
     reusable: int | None
+    at: float
+    """When it was sent, in seconds of the loop's clock."""
 
 
 @dataclass(slots=True)
@@ -79,6 +83,9 @@ class Routing:
     metrics: Metrics
     client: HttpClient
     limits: LimitSettings
+    ejection: EjectionRules = EjectionRules()
+    suspect: Callable[[str, str], None] = lambda instance, why: None
+    """Told of an instance that a gateway could not reach, and of the reason."""
     repeats: Repeats = field(default_factory=lambda: Repeats(TOKENISE_LOG_S))
     standings: Standings = field(init=False)
 
@@ -142,27 +149,56 @@ class Routing:
             candidates = []
             decision = self.router.decide_among(query, standing, matches if request.reads_cache else {}, now)
         match = matches.get(decision.worker)
-        chosen = eligible.chosen(decision.worker, match, now, reads_cache=request.reads_cache)
+        chosen = eligible.chosen(decision.worker, match, reads_cache=request.reads_cache)
         routed = Routed(new_request_id(time.time()), request, target, tokens, chosen, candidates, decision, detail)
         if not request.dry_run:
+            instance = eligible.instance(decision.worker)
+            if instance.ejection.times:
+                instance.ejection = instance.ejection.sent(now, self.ejection)
             self._leave_trace(routed, query, eligible.unknown, now)
         return routed
 
     def finished(self, request_id: str, report: FinishedReport) -> None:
         """The engine's usage for a request: load goes down, delivered tokens are compared. Raises Problem 404."""
-        if not self.router.finished(request_id, time.monotonic()):
+        now = time.monotonic()
+        if not self.router.finished(request_id, now):
             raise Problem(404, "the request is unknown or expired", field="request_id")
         sent = self.router.take_note(request_id)
-        if not isinstance(sent, Sent) or report.cached_tokens is None or self.fleet.get(sent.instance) is None:
+        instance = self.fleet.get(sent.instance) if isinstance(sent, Sent) else None
+        if not isinstance(sent, Sent) or instance is None:
+            return
+        self._judge(instance, sent, report.error, now)
+        if report.cached_tokens is None:
             return
         prompt = report.prompt_tokens if report.prompt_tokens is not None else sent.prompt
         if prompt is not None:  # else nobody knows of how many
             self.metrics.delivered(sent.model, sent.instance, prompt, report.cached_tokens, sent.reusable)
 
+    def _judge(self, instance: Instance, sent: Sent, error: ErrorReport | None, now: float) -> None:
+        """A success ends a row of failures; a failure counts if it is the engine's, of the state that it is in now."""
+        if error is None:
+            if instance.ejection.failures:
+                instance.ejection = instance.ejection.succeeded(now)
+            return
+        reason = blame(error.kind, error.status)
+        if reason is None:
+            return
+        if reason in ("connect", "timeout"):
+            self.suspect(instance.id, f"a gateway reports: {reason}")
+        if sent.at < instance.contact.since:
+            return
+        before, instance.ejection = instance.ejection, instance.ejection.failed(now, reason, self.ejection)
+        if instance.ejection.times > before.times:
+            self.metrics.ejected(instance.id, reason)
+            pause_s = instance.ejection.until - now
+            _log.warning(
+                "engine ejected", instance=instance.id, reason=instance.ejection.why, seconds=round(pause_s, 1)
+            )
+
     def _leave_trace(self, routed: Routed, query: RouteQuery, unknown: int, now: float) -> None:
         chosen = routed.chosen
         promised = None if query.prompt_tokens is None else chosen.reusable
-        sent = Sent(routed.target.model, chosen.worker.instance, query.prompt_tokens, promised)
+        sent = Sent(routed.target.model, chosen.worker.instance, query.prompt_tokens, promised, now)
         self.router.record(routed.request_id, routed.decision, query, now, sent)
         counts = None if query.prompt_tokens is None else (query.prompt_tokens, chosen.matched, chosen.reusable)
         self.metrics.routed(routed.target.model, routed.decision.reason, counts)

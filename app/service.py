@@ -46,6 +46,7 @@ class Service:
 
     async def start(self) -> None:
         """Open the state store, then watch every configured instance."""
+        self.routing.suspect = self._suspect
         _log.info("core", core=CORE.name, reason=CORE.reason)
         if self.settings.state.get_secret_value() != "memory://":
             self.state = State.opened(self.settings, self.around, self)
@@ -155,6 +156,11 @@ class Service:
         watch = self._watches.get(worker.instance)
         if watch is not None:
             watch.follow_anew(worker.dp_rank)
+
+    def _suspect(self, instance_id: str, why: str) -> None:
+        watch = self._watches.get(instance_id)
+        if watch is not None:
+            watch.suspect(why)
 
     def instance(self, instance_id: str) -> Instance:
         """An instance by its id. Raises Problem 404."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
+from app.ejection import EjectionRules
 from app.instance_settings import CLOSED, InstanceSettings, ModelName, PlainText
 from app.meaning import Meaning, Unit
 from app.state_limits import WriterLimits
@@ -123,6 +124,27 @@ class PollingSettings(BaseModel):
     timeout_s: Annotated[Seconds, Meaning("for one answer")] = 2.0
 
 
+class AvailabilitySettings(BaseModel):
+    """When an engine is left out, by its own signs and by what gateways report."""
+
+    model_config = CLOSED
+
+    silent_s: Annotated[Seconds, Meaning("an engine that answered nothing over HTTP for so long is left out")] = 2.5
+    eject_failures: Annotated[
+        int, Unit("requests"), Meaning("failed requests in a row, as gateways report them, until an engine is ejected")
+    ] = Field(default=3, ge=1, le=10_000, description="1..10000 requests")
+    eject_s: Annotated[Seconds, Meaning("how long it is ejected first; twice as long each further time")] = 5.0
+    eject_max_s: Annotated[Seconds, Meaning("the longest such time")] = 300.0
+    trial_s: Annotated[
+        Seconds,
+        Meaning("after an ejection one request is a trial; without a report of it the next follows so much later"),
+    ] = 30.0
+
+    def ejection(self) -> EjectionRules:
+        """The ejection's share."""
+        return EjectionRules(self.eject_failures, self.eject_s, self.eject_max_s, self.trial_s)
+
+
 class StateSettings(BaseModel):
     """The state store's times and bounds. It is never on the way of a request."""
 
@@ -192,6 +214,9 @@ class Settings(BaseModel):
     router: RouterSection = Field(default_factory=RouterSection, description="load guard, spread and memory")
     listener: ListenerSection = Field(default_factory=ListenerSection, description="event streams")
     polling: PollingSettings = Field(default_factory=PollingSettings, description="intervals in seconds")
+    availability: AvailabilitySettings = Field(
+        default_factory=AvailabilitySettings, description="silence, ejection and trials"
+    )
     log: LogSettings = Field(default_factory=LogSettings, description="level, format, access")
     instances: list[InstanceSettings] = Field(default_factory=list, description="a list of instances")
 

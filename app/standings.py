@@ -12,7 +12,7 @@ from math import inf
 
 from app.candidates import Row, matched, row_of, rows_for, unknown_names
 from app.fleet import Fleet, Target
-from app.instance import DEAF_AFTER_S, GONE_AFTER_S
+from app.instance import Instance
 from app.route_request import RouteRequest
 from index.prompt import WorkerMatch
 from index.worker import Worker
@@ -81,9 +81,13 @@ class Eligible:
             if changed is None or not all(self._takes_over(what, now) for what in set(changed)):
                 self._find(now)
 
-    def chosen(self, worker: Worker, match: WorkerMatch | None, now: float, *, reads_cache: bool) -> Candidate:
+    def chosen(self, worker: Worker, match: WorkerMatch | None, *, reads_cache: bool) -> Candidate:
         """One of the eligible workers as a candidate for a prompt of which it holds `match`."""
-        return matched(self._rows[worker], match, now, reads_cache=reads_cache)
+        return matched(self._rows[worker], match, reads_cache=reads_cache)
+
+    def instance(self, worker: Worker) -> Instance:
+        """The instance of one of the eligible workers."""
+        return self._rows[worker].instance
 
     def _find(self, now: float) -> None:
         self._seen, self._found_at = self._changes.count, now
@@ -101,7 +105,7 @@ class Eligible:
         if row is None or row.barred:
             return True
         again = row_of(row.instance, row.tracked, None, now)
-        if row.never_reached or again.never_reached or again.candidate.why != row.candidate.why:
+        if row.last or again.last or again.candidate.why != row.candidate.why:
             return False
         if next_time(_times(again), now) < self._until:
             return False
@@ -113,9 +117,7 @@ class Eligible:
 
 def _times(row: Row) -> Iterator[float]:
     """When the passing of time alone changes what the row says."""
-    lost_at, unreachable_since = row.tracked.link_lost_at, row.instance.unreachable_since
-    if lost_at is not None:
-        yield lost_at + GONE_AFTER_S
-        yield lost_at + DEAF_AFTER_S
-    if unreachable_since is not None:
-        yield unreachable_since + GONE_AFTER_S
+    ejection = row.instance.ejection
+    if ejection.times:
+        yield ejection.until
+        yield ejection.trial_until

@@ -41,7 +41,8 @@ class StreamWork:
             self._ingest.take(signals)
             if signals and time.perf_counter() > end:
                 return True
-        self._instance.tried = self._instance.tried or self._tracked.link_up
+        if not self._instance.tried:
+            self._instance.tried = self._instance.all_current
         if self._writer is not None:
             self._tell_process(self._writer)
         return left or self._listener.more  # what the listener told while some was left was not looked at yet

@@ -38,6 +38,8 @@ class Surroundings:
     client: HttpClient
     context: zmq.asyncio.Context
     polls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(POLLS_AT_ONCE))
+    doubts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(POLLS_AT_ONCE))
+    """Likewise of those that perhaps do not answer: they must not hold up questions to others."""
     turns: Turns = field(default_factory=Turns)
     """For reading and applying events, whatever all engines send."""
     bells: Bells = field(default_factory=Bells)

@@ -7,35 +7,79 @@ import time
 from array import array
 
 from app.candidates import named
+from app.contact import Condition
 from app.fleet import Target
-from app.instance import Instance, WorkerState
+from app.instance import Instance
 from app.route_request import RouteRequest
 from app.settings import LimitSettings
 from engine.http_client import HttpClient
 from engine.tokenise import ChatText, CompletionText, TokeniseError, tokenise
 
-ATTEMPTS = 2
+ATTEMPTS = 3
+HEDGE_S = 0.25
+HEDGE_S_PER_CHARACTER = 1e-6
+"""An engine that has not answered after so long is not waited for alone: another is asked beside it."""
+SLOW_S = 2.0
+"""One that was not waited for is asked last for so long; whether it answers at all is known by then."""
 
 
 async def tokens_of(request: RouteRequest, target: Target, client: HttpClient, limits: LimitSettings) -> bytes:
     """The request's text as little-endian u32 ids, within `route_timeout_s`. Raises TokeniseError."""
     text = _text(request)
-    last = TokeniseError("engine", "no instance of the model answers")
     try:
         async with asyncio.timeout(limits.route_timeout_s):
-            for instance in _askable(request, target)[:ATTEMPTS]:
-                own = instance.settings
-                name = target.lora or request.lora or own.model
-                try:
-                    ids = await tokenise(client, own.engine, own.url, name, text, limits.tokenise_timeout_s)
-                    return array("I", ids).tobytes()
-                except TokeniseError as error:
-                    last = error
-                    if error.kind == "template":
-                        break
+            return await _first(_askable(request, target)[:ATTEMPTS], request, target, client, limits, text)
     except TimeoutError:
-        last = TokeniseError("timeout", f"no engine tokenised the text within {limits.route_timeout_s} s")
-    raise last
+        raise TokeniseError("timeout", f"no engine tokenised the text within {limits.route_timeout_s} s") from None
+
+
+async def _first(  # noqa: PLR0917
+    instances: list[Instance],
+    request: RouteRequest,
+    target: Target,
+    client: HttpClient,
+    limits: LimitSettings,
+    text: CompletionText | ChatText,
+) -> bytes:
+    """The first answer of those asked: one, and the next as soon as that fails or takes long."""
+    last = TokeniseError("engine", "no instance of the model answers")
+    waiting: dict[asyncio.Task[list[int]], Instance] = {}
+    hedge_s = HEDGE_S + HEDGE_S_PER_CHARACTER * _length(text)
+    left = list(reversed(instances))
+    try:
+        while left or waiting:
+            if left:
+                instance, own = left[-1], left.pop().settings
+                name = target.lora or request.lora or own.model
+                call = tokenise(client, own.engine, own.url, name, text, limits.tokenise_timeout_s)
+                waiting[asyncio.create_task(call)] = instance
+            done, _ = await asyncio.wait(
+                waiting, timeout=hedge_s if left else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for slow in () if done else waiting.values():
+                slow.slow_until = time.monotonic() + SLOW_S
+            for task in done:
+                del waiting[task]
+                error = task.exception()
+                if error is None:
+                    return array("I", task.result()).tobytes()
+                if not isinstance(error, TokeniseError):
+                    raise error
+                last = error
+                if last.kind == "template":
+                    raise last
+        raise last
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _length(text: CompletionText | ChatText) -> int:
+    """About how many characters are to be tokenised."""
+    if isinstance(text, CompletionText):
+        return len(text.prompt)
+    return sum(len(str(message.get("content"))) for message in text.messages)
 
 
 def _text(request: RouteRequest) -> CompletionText | ChatText:
@@ -46,14 +90,15 @@ def _text(request: RouteRequest) -> CompletionText | ChatText:
 
 
 def _askable(request: RouteRequest, target: Target) -> list[Instance]:
-    """Instances that are not gone, the most promising first; in turn, so that no engine gets all the texts."""
+    """Instances that may answer, the most promising first; in turn, so that no engine gets all the texts."""
     now, lora = time.monotonic(), request.lora or target.lora
     failed = named(request.exclude, target.instances)
-    alive = [one for one in target.instances if one.state(now) is not WorkerState.GONE]
+    alive = [one for one in target.instances if one.contact.condition not in (Condition.DOWN, Condition.STARTING)]
     turn = int(now * 1000)
     rotated = [alive[(index + turn) % len(alive)] for index in range(len(alive))]
 
-    def doubts(one: Instance) -> tuple[bool, bool, bool]:
-        return not one.reachable, one.id in failed, lora is not None and lora not in one.adapters
+    def doubts(one: Instance) -> tuple[bool, bool, bool, bool]:
+        unlike = lora is not None and lora not in one.adapters
+        return not one.contact.answers, now < one.slow_until, one.id in failed, unlike
 
     return sorted(rotated, key=doubts)

@@ -9,12 +9,17 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from app.contact import Condition, Contact
+from app.ejection import NEVER
 from app.following import Following
 from app.instance import Instance, TrackedWorker
 from app.surroundings import Surroundings
-from engine.discovery import EngineUnreachable, discover
+from engine.discovery import EngineUnreachable, facts
 from engine.facts import EngineFacts
-from engine.load import EngineLoad, read_load
+from engine.health import complaint
+from engine.inquiry import Inquiry
+from engine.load import EngineLoad, load
+from engine.model_cards import model_cards
 from engine.wire import sglang_usable
 from index.worker import EngineKind, Trust
 
@@ -22,23 +27,39 @@ _log = structlog.stdlib.get_logger("kvroute.watch")
 
 TRIED_AFTER_S = 3.0
 """How long an instance that does not answer keeps the service from being ready."""
+CAUGHT_UP_AFTER_S = 60.0
+"""How long one whose replay is being applied does."""
 FOLLOW_AFTER_S = 1.0
 """How long the first look at an engine may hold back its event streams."""
 POLL_COST_S = 0.01
 """About what asking one engine costs this process."""
 LOOK_AGAIN_S = 0.5
-"""Least time between two discoveries, however many reasons there are for one."""
+"""Least time between two looks at an engine that answers, however many reasons there are for one."""
+DOWN_LOOK_S = 0.5
+"""Between two looks at an engine that does not."""
+AT_ONCE_S = 0.02
+"""Least time between two looks that a sign against the engine gives rise to."""
+BEAT_SHARE = 2 / 3
+"""What of the silence that is allowed between two beats one may wait for its answer; the rest is for another."""
+THOROUGH_S = 25.0
+"""For a thorough check of health; SGLang gives itself 20 s."""
 
 
 class Watch:
-    """The tasks of one instance. `run` ends only by cancellation (the instance is removed, or the process stops)."""
+    """The tasks of one instance. `run` ends only by cancellation (the instance is removed, or the process stops).
+
+    A *look* asks for all that the engine offers and whether it can serve; only a look that is answered makes an
+    instance eligible. A *beat* reads its load and one thing more, each second. Every sign goes into `Instance.contact`.
+    """
 
     def __init__(self, instance: Instance, around: Surroundings) -> None:
         self._instance = instance
         self._around = around
         self._look_again = asyncio.Event()
         self._looked = asyncio.Event()
-        self._following = Following(instance, around, self._look_again.set)
+        self._at_once = False
+        self._beats = 0
+        self._following = Following(instance, around, self._look_again.set, self._link_changed)
 
     def enter(self) -> None:
         """Make the instance's workers known to the index."""
@@ -54,13 +75,25 @@ class Watch:
         """Take a rank's state from the state store, where a better one lies."""
         self._following.follow_anew(rank)
 
+    def suspect(self, why: str) -> None:
+        """Somebody else saw a sign against the engine."""
+        self._sign(self._instance.contact.suspected(time.monotonic(), why))
+        self._ask_at_once()
+
+    def _ask_at_once(self) -> None:
+        """Look now, not at the next interval."""
+        self._at_once = True
+        self._look_again.set()
+
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._be_tried())
-            tasks.create_task(self._repeat(lambda: self._look(tasks), self._until_discovery))
+            tasks.create_task(self._repeat(lambda: self._look(tasks), self._until_look))
             tasks.create_task(self._follow_soon(tasks))
-            tasks.create_task(self._repeat(self._read_load, self._until_load))
+            tasks.create_task(self._repeat(self._beat, self._until_beat))
+            if self._instance.settings.engine is EngineKind.SGLANG:
+                tasks.create_task(self._repeat(self._examine, self._until_examination))
 
     async def _follow_soon(self, tasks: asyncio.TaskGroup) -> None:
         """Adapters' paths should be known before their blocks come; an engine that does not tell is followed too."""
@@ -71,12 +104,13 @@ class Watch:
             pass
         self._following.update(tasks)
 
-    async def _look(self, tasks: asyncio.TaskGroup) -> None:
-        await self._discover(tasks)
-        self._looked.set()
-
     async def _be_tried(self) -> None:
+        """Readiness waits for an engine that does not answer, longer for one whose replay is being applied."""
         await asyncio.sleep(TRIED_AFTER_S)
+        end = time.monotonic() + CAUGHT_UP_AFTER_S - TRIED_AFTER_S
+        workers = self._instance.workers
+        while time.monotonic() < end and any(one.link_up and one.catching_up for one in workers.values()):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_AGAIN_S)
         self._instance.tried = True
 
     async def _repeat(self, step: Callable[[], Awaitable[None]], wait: Callable[[], Awaitable[None]]) -> None:
@@ -84,49 +118,145 @@ class Watch:
             await step()
             await wait()
 
-    async def _until_load(self) -> None:
-        await asyncio.sleep(max(self._around.settings.polling.load_interval_s, self._share_s))
-
     @property
     def _share_s(self) -> float:
         """What a round over the whole fleet takes: a large one is asked less often, not all the time."""
         return POLL_COST_S * len(self._around.fleet)
 
-    async def _until_discovery(self) -> None:
+    # Signs
+
+    def _link_changed(self, up: bool) -> None:
+        instance, now = self._instance, time.monotonic()
+        if up:
+            self._sign(instance.contact.found_stream(now))
+        else:
+            self._sign(instance.contact.lost_stream(now))
+        if not instance.contact.answers:
+            self._ask_at_once()
+
+    def _unanswered(self, inquiry: Inquiry, why: str) -> None:
+        """Not one question was answered: refused, or not in time."""
+        instance, now = self._instance, time.monotonic()
+        if inquiry.timed_out:
+            too_long = now - instance.heard_at >= self._around.settings.availability.silent_s - AT_ONCE_S
+            self._sign(instance.contact.silent(now, why, too_long=too_long))
+        else:
+            self._sign(instance.contact.refused(now, why))
+        if instance.contact.condition is Condition.DOUBTED:
+            self._ask_at_once()
+
+    def _sign(self, contact: Contact) -> None:
+        """Take over what is known after a sign."""
+        instance = self._instance
+        before, instance.contact = instance.contact, contact
+        if contact.condition is not before.condition:
+            level = logging.INFO if contact.answers else logging.WARNING
+            _log.log(level, "engine " + contact.condition.name.lower(), instance=instance.id, reason=contact.why)
+
+    # Looks
+
+    async def _until_look(self) -> None:
         """The interval, shorter while the engine does not answer or when its events show something new."""
-        interval_s = self._around.settings.polling.discovery_interval_s
-        least_s = min(interval_s, LOOK_AGAIN_S)
-        await asyncio.sleep(least_s)
-        try:
-            soon_s = interval_s if self._instance.reachable else min(interval_s, max(1.0, 2 * self._share_s))
-            async with asyncio.timeout(soon_s - least_s):
-                await self._look_again.wait()
-        except TimeoutError:
-            pass
+        answers, interval_s = self._instance.contact.answers, self._around.settings.polling.discovery_interval_s
+        soon_s = interval_s if answers else min(interval_s, max(DOWN_LOOK_S, 2 * self._share_s))
+        least_s, began = min(soon_s, LOOK_AGAIN_S), time.monotonic()
+        while (left_s := soon_s - (time.monotonic() - began)) > 0:
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._look_again.wait()
+            except TimeoutError:
+                break
+            if self._at_once:
+                await asyncio.sleep(AT_ONCE_S)
+                break
+            if time.monotonic() - began >= least_s:
+                break
+            self._look_again.clear()
+            soon_s = least_s
         self._look_again.clear()
+        self._at_once = False
 
-    # Discovery
-
-    async def _discover(self, tasks: asyncio.TaskGroup) -> None:
+    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        """Ask for everything the engine tells, and whether it can serve."""
         instance, own = self._instance, self._instance.settings
+        doubted, began = not instance.contact.answers, time.monotonic()
+        inquiry = Inquiry(self._around.client, own.url, self._look_timeout_s)
+        async with self._around.doubts if doubted and instance.contact.served else self._around.polls:
+            found, complaints = await asyncio.gather(
+                self._facts(inquiry), self._complaints(thorough=doubted and instance.contact.served)
+            )
+        if inquiry.reached:
+            instance.heard_at = time.monotonic()
+        if isinstance(found, EngineUnreachable):
+            self._not_told(inquiry, str(found))
+        else:
+            self._told(found, complaints, began)
+            self._following.update(tasks)
+        self._looked.set()
+
+    @property
+    def _look_timeout_s(self) -> float:
+        """In doubt only what is left of the silence that is allowed."""
+        timeout_s, contact = self._around.settings.polling.timeout_s, self._instance.contact
+        if contact.condition is not Condition.DOUBTED:
+            return timeout_s
+        left_s = self._around.settings.availability.silent_s - (time.monotonic() - self._instance.heard_at)
+        return min(timeout_s, max(left_s, 0.1))
+
+    async def _facts(self, inquiry: Inquiry) -> EngineFacts | EngineUnreachable:
         try:
-            async with self._around.polls:
-                facts = await discover(
-                    self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s
-                )
+            return await facts(inquiry, self._instance.settings.engine)
         except EngineUnreachable as error:
-            level = logging.DEBUG if instance.reachable is False else logging.WARNING
-            self._reached(False)
-            _log.log(level, "engine does not answer", instance=own.id, error=str(error))
-            return
-        self._reached(True)
-        facts = joined(instance.facts, facts)
-        if facts != instance.facts:
-            self._learn(facts)
+            return error
+
+    async def _complaints(self, *, thorough: bool) -> str | None:
+        """Why the engine cannot serve, as it says itself."""
+        own = self._instance.settings
+        ways = {False, thorough} if own.engine is EngineKind.SGLANG else {False}
+        asked = [Inquiry(self._around.client, own.url, self._look_timeout_s) for _ in ways]
+        said = await asyncio.gather(
+            *(complaint(one, own.engine, thorough=way) for one, way in zip(asked, sorted(ways), strict=True))
+        )
+        if own.engine is EngineKind.VLLM and asked[0].timed_out:
+            return "does not answer GET /health"
+        return next((words for words in said if words is not None), None)
+
+    def _not_told(self, inquiry: Inquiry, why: str) -> None:
+        """Nothing usable was answered."""
+        instance, now = self._instance, time.monotonic()
+        ill = next(
+            (f"answers {status} to GET {path}" for path, status in inquiry.statuses.items() if status >= 500), None
+        )
+        if ill is not None:
+            self._sign(instance.contact.unhealthy(now, ill))
+        else:
+            self._unanswered(inquiry, why)
+
+    def _told(self, told: EngineFacts, complaints: str | None, began: float) -> None:
+        """Take over what a look found that began then: of a sign that came meanwhile it tells nothing."""
+        instance, now = self._instance, time.monotonic()
+        known = joined(instance.facts, told)
+        if known != instance.facts:
+            self._learn(known)
         else:
             self._following.confirm()
-        self._following.update(tasks)
-        instance.tried = instance.tried or not (own.events or facts.events)
+        if complaints is not None:
+            self._sign(instance.contact.unhealthy(now, complaints))
+        elif instance.contact.condition is not Condition.DOUBTED or instance.contact.since < began:
+            self._sign(instance.contact.looked(now))
+        instance.tried = instance.tried or not (instance.settings.events or known.events)
+
+    async def _examine(self) -> None:
+        """SGLang's own thorough check, which takes its time."""
+        own = self._instance.settings
+        if not self._instance.contact.answers:
+            return
+        words = await complaint(Inquiry(self._around.client, own.url, THOROUGH_S), own.engine, thorough=True)
+        if words is not None:
+            self._sign(self._instance.contact.unhealthy(time.monotonic(), words))
+
+    async def _until_examination(self) -> None:
+        await asyncio.sleep(max(self._around.settings.polling.discovery_interval_s, self._share_s))
 
     def _learn(self, facts: EngineFacts) -> None:
         instance, former = self._instance, self._instance.facts
@@ -138,6 +268,7 @@ class Watch:
             self._judge_release(facts.version)
         other = _other_process(former, facts)
         if other:
+            instance.ejection = NEVER
             self._following.told_process(facts.fingerprint)
             if facts.dp_size and instance.settings.dp_size is None:
                 self._following.drop_ranks(facts.dp_size)
@@ -157,23 +288,49 @@ class Watch:
         elif instance.unusable is None and was is not None:
             self._following.use()
 
-    def _reached(self, reachable: bool) -> None:
-        instance = self._instance
-        if reachable:
-            instance.unreachable_since = None
-        elif instance.reachable:
-            instance.unreachable_since = time.monotonic()
-        instance.reachable = reachable
+    # Beats
 
-    # Load
+    async def _until_beat(self) -> None:
+        await asyncio.sleep(max(self._around.settings.polling.load_interval_s, self._share_s))
 
-    async def _read_load(self) -> None:
-        own, loads = self._instance.settings, dict[int, EngineLoad]()
-        if self._instance.reachable is not False:
-            async with self._around.polls:
-                loads = await read_load(
-                    self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s
-                )
+    @property
+    def _beat_timeout_s(self) -> float:
+        """So short that a second question is possible before the engine was silent for too long."""
+        settings = self._around.settings
+        left_s = settings.availability.silent_s - settings.polling.load_interval_s
+        return min(settings.polling.timeout_s, max(left_s * BEAT_SHARE, 0.2))
+
+    async def _beat(self) -> None:
+        """Read the load, and in turn whether the engine is well and what it serves."""
+        instance, own = self._instance, self._instance.settings
+        if not instance.contact.answers:
+            self._take_loads({})
+            return
+        self._beats += 1
+        inquiry = Inquiry(self._around.client, own.url, self._beat_timeout_s)
+        async with self._around.polls:
+            loads, words = await asyncio.gather(load(inquiry, own.engine), self._one_more(inquiry))
+        self._take_loads(loads)
+        if inquiry.reached:
+            instance.heard_at = time.monotonic()
+            if words is not None:
+                self._sign(instance.contact.unhealthy(instance.heard_at, words))
+        elif instance.contact.answers:
+            self._unanswered(inquiry, inquiry.failure)
+
+    async def _one_more(self, inquiry: Inquiry) -> str | None:
+        """Why the engine cannot serve, as it says; asks for a look when it serves something else than it did."""
+        own, known = self._instance.settings, self._instance.facts
+        if self._beats % 2:
+            return await complaint(inquiry, own.engine)
+        answer = await inquiry.ask("/v1/models")
+        if answer is not None:
+            cards = model_cards(answer)
+            if (cards.models, cards.adapters) != (known.models, known.adapters):
+                self._ask_at_once()
+        return None
+
+    def _take_loads(self, loads: dict[int, EngineLoad]) -> None:
         now = time.monotonic()
         only = next(iter(loads.values())) if len(loads) == len(self._instance.workers) == 1 else None
         for rank, tracked in self._instance.workers.items():

@@ -90,7 +90,7 @@ async def _report(service: Service) -> None:
     """What watching the engines would set: their streams are up, and each reports its load once a second."""
     dice = random.Random(2)
     for instance in service.around.fleet:
-        instance.reachable = True
+        instance.contact = instance.contact.looked(time.monotonic())
         for tracked in instance.workers.values():
             tracked.link_up, tracked.trust = True, Trust.EXACT
     while True:

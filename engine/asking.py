@@ -121,7 +121,7 @@ class Asking:
 
     @property
     def settled(self) -> bool:
-        """Whether the subscription has surely taken effect: a batch came by it, or what it may have missed was asked."""
+        """Whether the subscription has surely taken effect: a batch came, or what it may have missed was asked for."""
         return self._settle_at is None
 
     @property

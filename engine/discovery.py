@@ -12,7 +12,7 @@ from engine.sglang_facts import sglang_facts, sglang_fingerprint
 from engine.vllm_facts import vllm_facts, vllm_fingerprint
 from index.worker import EngineKind
 
-__all__ = ["EngineFacts", "EngineUnreachable", "discover", "fingerprint"]
+__all__ = ["EngineFacts", "EngineUnreachable", "discover", "facts", "fingerprint"]
 
 
 async def discover(client: HttpClient, kind: EngineKind, url: str, timeout_s: float) -> EngineFacts:
@@ -20,7 +20,11 @@ async def discover(client: HttpClient, kind: EngineKind, url: str, timeout_s: fl
 
     EngineUnreachable when not one was answered.
     """
-    inquiry = Inquiry(client, url, timeout_s)
+    return await facts(Inquiry(client, url, timeout_s), kind)
+
+
+async def facts(inquiry: Inquiry, kind: EngineKind) -> EngineFacts:
+    """`discover` by questions of which the caller keeps how they went."""
     match kind:
         case EngineKind.VLLM:
             return await vllm_facts(inquiry)

@@ -25,7 +25,11 @@ class EngineUnreachable(Exception):
 
 
 class UnusableAnswer(Exception):
-    """There is an answer, but not the expected one: another status than 200, too long, or not JSON."""
+    """There is an answer, but not the expected one: another status than 200 (then `status`), too long, or not JSON."""
+
+    def __init__(self, detail: str, status: int | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
 
 
 class Answer(NamedTuple):
@@ -75,7 +79,7 @@ async def fetch_object(client: HttpClient, url: str, timeout_s: float) -> dict[s
 async def _ok_body(client: HttpClient, url: str, timeout_s: float) -> bytes:
     answer = await fetch(client, url, timeout_s)
     if answer.status != HTTPStatus.OK:
-        raise UnusableAnswer(f"{url} answered {answer.status}")
+        raise UnusableAnswer(f"{url} answered {answer.status}", answer.status)
     return answer.body
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from engine.http_answer import EngineUnreachable, UnusableAnswer, fetch_object, fetch_text
+from engine.http_answer import EngineUnreachable, UnusableAnswer, fetch, fetch_object, fetch_text
 from engine.http_client import HttpClient
 
 T = TypeVar("T")
@@ -14,12 +14,15 @@ T = TypeVar("T")
 class Inquiry:
     """Questions to one engine. A question that fails gives None and is remembered; each takes at most `timeout_s`.
 
-    `reached` tells whether any HTTP answer came back, also an unusable one.
+    `reached` tells whether any HTTP answer came back, also an unusable one; `timed_out` whether one did not come in
+    time; `statuses` what was answered other than 200, by path.
     """
 
     def __init__(self, client: HttpClient, url: str, timeout_s: float) -> None:
         self.url = url.rstrip("/")
         self.reached = False
+        self.timed_out = False
+        self.statuses: dict[str, int] = {}
         self._client = client
         self._timeout_s = timeout_s
         self._answered = False
@@ -27,25 +30,38 @@ class Inquiry:
 
     async def ask(self, path: str) -> dict[str, object] | None:
         """The JSON object at `path`."""
-        return await self._answer(fetch_object(self._client, self.url + path, self._timeout_s))
+        return await self._answer(path, fetch_object(self._client, self.url + path, self._timeout_s))
 
     async def read(self, path: str) -> str | None:
         """The text at `path`."""
-        return await self._answer(fetch_text(self._client, self.url + path, self._timeout_s))
+        return await self._answer(path, fetch_text(self._client, self.url + path, self._timeout_s))
+
+    async def status(self, path: str) -> int | None:
+        """The status of the answer at `path`, whatever it says."""
+        answer = await self._answer(path, fetch(self._client, self.url + path, self._timeout_s))
+        return None if answer is None else answer.status
+
+    @property
+    def failure(self) -> str:
+        """What failed first, in words; empty when nothing did."""
+        return self._failures[0] if self._failures else ""
 
     def require_answer(self) -> None:
         """EngineUnreachable with every failure when no question was answered."""
         if not self._answered:
             raise EngineUnreachable("; ".join(self._failures))
 
-    async def _answer(self, question: Awaitable[T]) -> T | None:
+    async def _answer(self, path: str, question: Awaitable[T]) -> T | None:
         try:
             answer = await question
         except UnusableAnswer as error:
             self.reached = True
+            if error.status is not None:
+                self.statuses[path] = error.status
             self._failures.append(str(error))
             return None
         except EngineUnreachable as error:
+            self.timed_out = self.timed_out or error.timed_out
             self._failures.append(str(error))
             return None
         self.reached = self._answered = True

@@ -25,7 +25,11 @@ class EngineLoad(NamedTuple):
 
 async def read_load(client: HttpClient, kind: EngineKind, url: str, timeout_s: float) -> dict[int, EngineLoad]:
     """The load of every rank that the engine at `url` reports; empty when nothing could be read."""
-    inquiry = Inquiry(client, url, timeout_s)
+    return await load(Inquiry(client, url, timeout_s), kind)
+
+
+async def load(inquiry: Inquiry, kind: EngineKind) -> dict[int, EngineLoad]:
+    """`read_load` by questions of which the caller keeps how they went."""
     match kind:
         case EngineKind.VLLM:
             return _vllm_load(await inquiry.read("/metrics") or "")
@@ -65,11 +69,11 @@ def _vllm_load(page: str) -> dict[int, EngineLoad]:
 def _sglang_load(answer: dict[str, object]) -> dict[int, EngineLoad]:
     """`/v1/loads` (SGLang `managers/load_snapshot.py`)."""
     loads: dict[int, EngineLoad] = {}
-    for load in map(mapping, items(answer.get("loads"))):
-        rank = count(load.get("dp_rank", 0))
-        if load and rank is not None:
-            running, waiting = measure(load.get("num_running_reqs")), measure(load.get("num_waiting_reqs"))
-            loads[rank] = EngineLoad(running, waiting, measure(load.get("token_usage")), None)
+    for row in map(mapping, items(answer.get("loads"))):
+        rank = count(row.get("dp_rank", 0))
+        if row and rank is not None:
+            running, waiting = measure(row.get("num_running_reqs")), measure(row.get("num_waiting_reqs"))
+            loads[rank] = EngineLoad(running, waiting, measure(row.get("token_usage")), None)
     return loads
 
 

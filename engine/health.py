@@ -1,0 +1,23 @@
+"""Whether an engine says of itself that it can serve."""
+
+from __future__ import annotations
+
+from engine.inquiry import Inquiry
+from index.worker import EngineKind
+
+_QUICK = {EngineKind.VLLM: "/health", EngineKind.SGLANG: "/ready"}
+"""vLLM's tells at once whether the engine core is dead (`entrypoints/serve/instrumentator/health.py`). SGLang's tells
+whether the server has started and its last thorough check went well; older releases do not have it."""
+
+_THOROUGH = {EngineKind.VLLM: "/health", EngineKind.SGLANG: "/health"}
+"""SGLang generates a token for it and answers after a second at the earliest, after 20 s that nothing came back
+(`entrypoints/http_server.py`): no answer means that it is busy, only a 503 that it is ill."""
+
+SERVER_ERROR = 500
+
+
+async def complaint(inquiry: Inquiry, kind: EngineKind, *, thorough: bool = False) -> str | None:
+    """Why the engine cannot serve, in its own words; None when it does not say so."""
+    path = (_THOROUGH if thorough else _QUICK)[kind]
+    status = await inquiry.status(path)
+    return f"answers {status} to GET {path}" if status is not None and status >= SERVER_ERROR else None
