@@ -29,11 +29,15 @@ class State(StrEnum):
 
 
 class Choice(IntEnum):
-    """Whether requests may be sent there. LAST: only when no other engine can be chosen."""
+    """Whether requests may be sent there.
+
+    LAST: only when no other engine can be chosen; LEAST: nor any of these.
+    """
 
     YES = 0
     LAST = 1
-    NEVER = 2
+    LEAST = 2
+    NEVER = 3
 
 
 class Verdict(NamedTuple):
@@ -60,9 +64,12 @@ def worker_verdict(instance: Instance, tracked: TrackedWorker, now: float) -> Ve
     never_reached = instance.contact.condition is Condition.UNTRIED
     common = (None if never_reached else _by_contact(instance)) or _by_decision(instance, now)
     own = common or _of_rank(instance, tracked) or Verdict(State.LIVE, None, instance.contact.since, Choice.YES)
-    if never_reached and own.choice is Choice.YES:
-        return own._replace(why=own.why or instance.contact.why, choice=_untried(instance).choice)
-    return own
+    if not never_reached or own.choice is not Choice.YES or instance.contact.why is None:
+        return own
+    if tracked.link_up:
+        return own._replace(why=_untried(instance).why, choice=Choice.LAST)
+    why = "not reached yet, neither its event stream nor its HTTP port"
+    return own._replace(state=State.CONNECTING, why=why, choice=Choice.LEAST)
 
 
 def _by_contact(instance: Instance) -> Verdict | None:
@@ -71,8 +78,7 @@ def _by_contact(instance: Instance) -> Verdict | None:
         case Condition.UNTRIED:
             return _untried(instance)
         case Condition.DOWN:
-            state = State.DOWN if contact.served else State.STARTING
-            return Verdict(state, contact.why, contact.since, Choice.NEVER)
+            return Verdict(State.DOWN, contact.why, contact.since, Choice.NEVER)
         case Condition.STARTING:
             return Verdict(State.STARTING, contact.why, contact.since, Choice.NEVER)
         case Condition.DOUBTED | Condition.UNWELCOME if not instance.draining:
@@ -83,8 +89,9 @@ def _by_contact(instance: Instance) -> Verdict | None:
 def _untried(instance: Instance) -> Verdict:
     """Nobody knows yet. Once a question was refused or not answered, others go first."""
     why = instance.contact.why
-    choice = Choice.YES if why is None else Choice.LAST
-    return Verdict(State.CONNECTING, why or "not asked yet", instance.contact.since, choice)
+    if why is None:
+        return Verdict(State.CONNECTING, "not asked yet", instance.contact.since, Choice.YES)
+    return Verdict(State.CONNECTING, f"not reached over HTTP yet: {why}", instance.contact.since, Choice.LAST)
 
 
 def _by_decision(instance: Instance, now: float) -> Verdict | None:

@@ -33,7 +33,7 @@ class Row(NamedTuple):
     @property
     def last(self) -> bool:
         """Whether it may be chosen only when no other can be."""
-        return self.verdict.choice is Choice.LAST
+        return self.verdict.choice in (Choice.LAST, Choice.LEAST)
 
 
 class _Wanted(NamedTuple):
@@ -98,11 +98,10 @@ def matched(row: Row, match: WorkerMatch | None, *, reads_cache: bool) -> Candid
 
 def _last_resorts(rows: list[Row]) -> list[Row]:
     """An engine that perhaps cannot answer may be chosen, but only while no other can be."""
-    if all(row.candidate.why is not None or row.last for row in rows):
-        return rows
+    best = min((row.verdict.choice for row in rows if row.candidate.why is None), default=Choice.NEVER)
     return [
         row._replace(candidate=row.candidate._replace(why=row.candidate.why or in_words(row.verdict)))
-        if row.last
+        if row.verdict.choice > best
         else row
         for row in rows
     ]

@@ -64,8 +64,8 @@ class Contact(NamedTuple):
         return self._as(Condition.DOWN if too_long else Condition.DOUBTED, now, why)
 
     def unhealthy(self, now: float, why: str) -> Contact:
-        """The engine itself says that it cannot serve."""
-        return self._as(Condition.DOWN, now, why)
+        """The engine itself says that it cannot serve (yet)."""
+        return self._as(Condition.DOWN if self.served else Condition.STARTING, now, why)
 
     def unwelcome(self, now: float, why: str) -> Contact:
         """It refuses our key, having taken it before (or having asked for none)."""
@@ -79,13 +79,16 @@ class Contact(NamedTuple):
     def lost_stream(self, now: float) -> Contact:
         """One of its event streams broke off."""
         why = "its event stream broke off"
-        return self._as(Condition.DOWN, now, why) if self.condition is Condition.STARTING else self.suspected(now, why)
+        refused = self.condition is Condition.UNTRIED and self.why is not None
+        down = refused or self.condition is Condition.STARTING
+        return self._as(Condition.DOWN, now, why) if down else self.suspected(now, why)
 
     def found_stream(self, now: float) -> Contact:
         """One of its event streams is there (again)."""
-        if self.condition is not Condition.DOWN or not self.served:
+        if self.condition is not Condition.DOWN:
             return self
-        return self._as(Condition.STARTING, now, "its event stream is there again, its HTTP port does not answer yet")
+        why = "its event stream is there again, its HTTP port does not answer yet"
+        return self._as(Condition.STARTING if self.served else Condition.UNTRIED, now, why)
 
     def _as(self, condition: Condition, now: float, why: str | None) -> Contact:
         if condition is self.condition:

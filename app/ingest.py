@@ -131,7 +131,7 @@ class WorkerIngest:
         tracked = self._tracked
         tracked.link_up = up
         tracked.link_lost_at = None if up else time.monotonic()
-        tracked.catching_up = True
+        tracked.catching_up = tracked.behind = True
         if up and tracked.trust is Trust.NONE and not tracked.refused:
             tracked.trust = Trust.PARTIAL
         _log.info("event stream connected" if up else "event stream lost", **self._tracked.names)

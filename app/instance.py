@@ -165,7 +165,7 @@ class Instance:
     @property
     def all_current(self) -> bool:
         """Whether all that its ranks published until they were connected was applied, as far as anybody answers."""
-        return all(one.link_up and not one.catching_up for one in self.workers.values())
+        return all(one.link_up and not one.catching_up and not one.behind for one in self.workers.values())
 
     def has_events(self, tracked: TrackedWorker) -> bool:
         """Whether the worker has an event stream, as far as is known."""

@@ -41,8 +41,11 @@ AT_ONCE_S = 0.02
 """Least time between two looks that a sign against the engine gives rise to."""
 BEAT_SHARE = 2 / 3
 """What of the silence that is allowed between two beats one may wait for its answer; the rest is for another."""
-THOROUGH_S = 25.0
-"""For a thorough check of health; SGLang gives itself 20 s."""
+BROKEN_S = {EngineKind.VLLM: 0.5, EngineKind.SGLANG: 1.5}
+"""So long after its event stream broke off an engine's word that it is well counts for nothing: its API server outlives
+its core, and takes this long to notice (vLLM 0.14 s, SGLang 1 s)."""
+DOUBT_LOOK_S = 0.1
+"""Between two looks at an engine in doubt."""
 
 
 class Watch:
@@ -92,8 +95,6 @@ class Watch:
             tasks.create_task(self._repeat(lambda: self._look(tasks), self._until_look))
             tasks.create_task(self._follow_soon(tasks))
             tasks.create_task(self._repeat(self._beat, self._until_beat))
-            if self._instance.settings.engine is EngineKind.SGLANG:
-                tasks.create_task(self._repeat(self._examine, self._until_examination))
 
     async def _follow_soon(self, tasks: asyncio.TaskGroup) -> None:
         """Adapters' paths should be known before their blocks come; an engine that does not tell is followed too."""
@@ -134,9 +135,9 @@ class Watch:
         if not instance.contact.answers:
             self._ask_at_once()
 
-    def _unanswered(self, inquiry: Inquiry, why: str) -> None:
+    def _unanswered(self, inquiry: Inquiry) -> None:
         """Not one question was answered: refused, or not in time."""
-        instance, now = self._instance, time.monotonic()
+        instance, now, why = self._instance, time.monotonic(), inquiry.failure
         if inquiry.timed_out:
             too_long = now - instance.heard_at >= self._around.settings.availability.silent_s - AT_ONCE_S
             self._sign(instance.contact.silent(now, why, too_long=too_long))
@@ -157,8 +158,10 @@ class Watch:
 
     async def _until_look(self) -> None:
         """The interval, shorter while the engine does not answer or when its events show something new."""
-        answers, interval_s = self._instance.contact.answers, self._around.settings.polling.discovery_interval_s
-        soon_s = interval_s if answers else min(interval_s, max(DOWN_LOOK_S, 2 * self._share_s))
+        contact, interval_s = self._instance.contact, self._around.settings.polling.discovery_interval_s
+        soon_s = interval_s if contact.answers else min(interval_s, max(DOWN_LOOK_S, 2 * self._share_s))
+        if contact.condition is Condition.DOUBTED:
+            soon_s = min(soon_s, DOUBT_LOOK_S)
         least_s, began = min(soon_s, LOOK_AGAIN_S), time.monotonic()
         while (left_s := soon_s - (time.monotonic() - began)) > 0:
             try:
@@ -188,7 +191,7 @@ class Watch:
         if inquiry.reached:
             instance.heard_at = time.monotonic()
         if isinstance(found, EngineUnreachable):
-            self._not_told(inquiry, str(found))
+            self._not_told(inquiry)
         else:
             self._told(found, complaints, began)
             self._following.update(tasks)
@@ -221,7 +224,7 @@ class Watch:
             return "does not answer GET /health"
         return next((words for words in said if words is not None), None)
 
-    def _not_told(self, inquiry: Inquiry, why: str) -> None:
+    def _not_told(self, inquiry: Inquiry) -> None:
         """Nothing usable was answered."""
         instance, now = self._instance, time.monotonic()
         ill = next(
@@ -230,7 +233,7 @@ class Watch:
         if ill is not None:
             self._sign(instance.contact.unhealthy(now, ill))
         else:
-            self._unanswered(inquiry, why)
+            self._unanswered(inquiry)
 
     def _told(self, told: EngineFacts, complaints: str | None, began: float) -> None:
         """Take over what a look found that began then: of a sign that came meanwhile it tells nothing."""
@@ -242,21 +245,17 @@ class Watch:
             self._following.confirm()
         if complaints is not None:
             self._sign(instance.contact.unhealthy(now, complaints))
-        elif instance.contact.condition is not Condition.DOUBTED or instance.contact.since < began:
+        elif not self._contradicted(began, now):
             self._sign(instance.contact.looked(now))
         instance.tried = instance.tried or not (instance.settings.events or known.events)
 
-    async def _examine(self) -> None:
-        """SGLang's own thorough check, which takes its time."""
-        own = self._instance.settings
-        if not self._instance.contact.answers:
-            return
-        words = await complaint(Inquiry(self._around.client, own.url, THOROUGH_S), own.engine, thorough=True)
-        if words is not None:
-            self._sign(self._instance.contact.unhealthy(time.monotonic(), words))
-
-    async def _until_examination(self) -> None:
-        await asyncio.sleep(max(self._around.settings.polling.discovery_interval_s, self._share_s))
+    def _contradicted(self, began: float, now: float) -> bool:
+        """Whether a sign against the engine outweighs a good look that began then: it came later, or is too fresh."""
+        instance = self._instance
+        lost = [one.link_lost_at for one in instance.workers.values() if one.link_lost_at is not None]
+        broken = any(now - at < BROKEN_S[instance.settings.engine] for at in lost)
+        later = instance.contact.condition is Condition.DOUBTED and instance.contact.since >= began
+        return broken or later
 
     def _learn(self, facts: EngineFacts) -> None:
         instance, former = self._instance, self._instance.facts
@@ -316,7 +315,7 @@ class Watch:
             if words is not None:
                 self._sign(instance.contact.unhealthy(instance.heard_at, words))
         elif instance.contact.answers:
-            self._unanswered(inquiry, inquiry.failure)
+            self._unanswered(inquiry)
 
     async def _one_more(self, inquiry: Inquiry) -> str | None:
         """Why the engine cannot serve, as it says; asks for a look when it serves something else than it did."""

@@ -296,8 +296,7 @@ class Sequence:
             return
         if order.fresh and not order.decided and (marker or order.reason != "start"):
             order.decide(Trust.EXACT if marker else Trust.PARTIAL)
-        if self._asking.settled:
-            self._caught_up(sure=marker)
+        self._caught_up(sure=marker and self._asking.settled)
         self._asking.rest(now)
 
     def _go_on(self, now: float) -> None:
@@ -308,7 +307,7 @@ class Sequence:
                 self._send_ask(now)
         else:
             self._order.limit_old_claims(now)
-            self._caught_up(sure=False)
+            self._caught_up(sure=self._order.fresh)  # with nothing held nothing can be missing
 
     # Processes
 

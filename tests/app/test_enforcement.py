@@ -66,13 +66,13 @@ def test_the_first_derivable_instance_sets_the_identity_and_others_are_refused(l
     assert told[0]["instance"] == "b"
 
 
-def test_a_refused_instance_that_died_is_gone_and_gets_nothing() -> None:
+def test_a_refused_instance_that_died_is_down_and_gets_nothing() -> None:
     with two_instances() as (run, first, second):
         publish(run, "a", first, vllm_stored(ASKED))
         publish(run, "b", second, vllm_stored(ASKED, SEED_42))
         run.wait_for_state("b", "refused")
         second.stop()
-        run.wait_for_state("b", "gone")
+        run.wait_for_state("b", "down")
         assert "is it running?" in run.worker("b")["advice"]
         shown = run.route(ASKED, model="m", candidates=["a", "b"], explain=True)["candidates"]
         assert {one["instance"]: one["eligible"] for one in shown} == {"a": True, "b": False}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.availability import State
 from app.fleet_rows import FleetRows, WorkerRow
 from app.metrics import Metrics
 from index.worker import Trust, Worker
 
 A0, A1, B0 = Worker("a/ü", 0), Worker("a/ü", 1), Worker("b", 0)
-ROW = WorkerRow(A0, "live", Trust.EXACT, False, (5, 4, 3, 2), 0.5, 1, False)
+ROW = WorkerRow(A0, State.LIVE, Trust.EXACT, False, (5, 4, 3, 2), 0.5, 1, False)
 
 DOCUMENTED = {
+    "instance_state": {"instance", "state"},
+    "ejections_total": {"instance", "reason"},
     "route_requests_total": {"model", "reason"},
     "route_errors_total": {"status"},
     "prompt_tokens_total": {"model"},
@@ -66,7 +69,11 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def busy() -> Metrics:
     """Metrics after one of everything has happened to two instances and two models."""
     metrics = Metrics()
-    metrics.watch(lambda: FleetRows([ROW, ROW._replace(worker=A1), ROW._replace(worker=B0)], 4096))
+    metrics.watch(
+        lambda: FleetRows(
+            [ROW, ROW._replace(worker=A1), ROW._replace(worker=B0)], {"a": State.LIVE, "b": State.DOWN}, 4096
+        )
+    )
     for worker, model in ((A0, "m"), (A1, "m"), (B0, "n")):
         metrics.routed(model, "prefix", (100, 64, 48))
         metrics.tokenise_failed(model, "engine")
@@ -77,6 +84,7 @@ def busy() -> Metrics:
         metrics.gap(worker, 7)
         metrics.wire_error(worker, "msgpack")
         metrics.reset(worker, "restart")
+    metrics.ejected("a", "connect")
     metrics.route_failed(404)
     metrics.route_took(0.001)
     metrics.unknown_candidates(2)
@@ -147,7 +155,7 @@ def test_the_difference_between_promise_and_delivery_shows_by_instance(
 def test_a_removed_instance_takes_its_series_with_it_and_no_others() -> None:
     metrics, rows = busy(), [ROW._replace(worker=B0)]
     other = Metrics()
-    other.watch(lambda: FleetRows(rows, 0))
+    other.watch(lambda: FleetRows(rows, {}, 0))
     before = {key for key in series(metrics) if ("instance", "a/ü") not in key[1]}
     metrics.forget_instance("a/ü")
     counters = {name.removeprefix("kvroute_") for name, labels in series(metrics) if ("instance", "a/ü") in labels}
@@ -175,7 +183,7 @@ def test_forgetting_what_was_never_there_is_fine() -> None:
 
 def test_exactly_one_state_and_one_trust_is_current() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: FleetRows([ROW._replace(state="refused", trust=Trust.NONE, hash_mismatch=True)], 0))
+    metrics.watch(lambda: FleetRows([ROW._replace(state=State.REFUSED, trust=Trust.NONE, hash_mismatch=True)], {}, 0))
     current = {
         (name, dict(labels).get("state") or dict(labels).get("trust"))
         for (name, labels), number in series(metrics).items()
@@ -187,7 +195,7 @@ def test_exactly_one_state_and_one_trust_is_current() -> None:
 
 def test_blocks_show_by_medium_and_lag_only_when_known() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: FleetRows([ROW, ROW._replace(worker=B0, lag_s=None)], 7))
+    metrics.watch(lambda: FleetRows([ROW, ROW._replace(worker=B0, lag_s=None)], {}, 7))
     blocks = {
         dict(labels)["medium"]: count
         for (name, labels), count in series(metrics).items()
@@ -201,12 +209,12 @@ def test_blocks_show_by_medium_and_lag_only_when_known() -> None:
 
 def test_one_rank_with_another_block_size_marks_its_instance() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: FleetRows([ROW._replace(block_size_differs=True), ROW._replace(worker=A1)], 0))
+    metrics.watch(lambda: FleetRows([ROW._replace(block_size_differs=True), ROW._replace(worker=A1)], {}, 0))
     assert value(metrics, "block_size_mismatch", instance="a/ü") == 1
 
 
 def test_draining_marks_an_instance_and_no_other() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: FleetRows([ROW, ROW._replace(worker=B0, draining=True)], 0))
+    metrics.watch(lambda: FleetRows([ROW, ROW._replace(worker=B0, draining=True)], {}, 0))
     assert value(metrics, "instance_draining", instance="a/ü") == 0
     assert value(metrics, "instance_draining", instance="b") == 1

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-import app.instance
 from index.worker import EngineKind
 from tests.support.engine_events import vllm_removed, vllm_stored
 from tests.support.fake_engine import FakeEngine
@@ -68,8 +67,7 @@ def test_messages_that_are_no_batches_show_an_instance_as_broken() -> None:
         assert "unusable" in worker["advice"]
 
 
-def test_a_stream_that_stays_lost_claims_nothing_though_http_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.instance, "DEAF_AFTER_S", 0.5)
+def test_a_stream_that_is_lost_claims_nothing_though_http_answers() -> None:
     with (
         FakeEngine(EngineKind.VLLM) as engine,
         Publisher() as publisher,

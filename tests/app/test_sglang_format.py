@@ -100,7 +100,7 @@ def test_what_came_before_the_format_was_known_is_fetched_again(buffer_steps: in
         publisher.publish_all([batch(events=[CLEARED]), batch(), batch(events=[stored(TENANT, "tenant")])])
         with serving(fleet(instance("a", publisher, engine))) as run:
             wait_for_seq(run, "a", 2)
-            assert run.worker("a")["trust"] == "partial"
+            wait_until(lambda: run.worker("a")["trust"] == "partial", 5)
             engine.mend()
             wait_until(lambda: answers(run, *TENANTS) == [0, 64], 5, lambda: answers(run, *TENANTS))
             known = "exact" if buffer_steps > 2 else "partial"

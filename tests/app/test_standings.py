@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.candidates import candidates_for
+from app.contact import Contact
+from app.ejection import EjectionRules
 from app.fleet import Fleet
 from app.instance import NO_FACTS, Instance
 from app.instance_settings import InstanceSettings
@@ -20,6 +22,7 @@ from index.worker import Trust, Worker
 from router.route import Router
 from router.settings import RouterSettings
 
+RULES = EjectionRules()
 WAYS = [
     b"model=m",
     b"model=m&exclude=%5B%22a%22,%22b%22%5D",
@@ -58,16 +61,16 @@ class World:
         self.now += dice.choice([0.0, 0.0, 0.01, 1.0, 1.0, 3.0, 7.0])
         instance = dice.choice(list(self.fleet))
         tracked = dice.choice(list(instance.workers.values()))
-        step = dice.randrange(16)
+        step = dice.randrange(19)
         match step:
             case 0:
                 instance.draining = not instance.draining
             case 1 | 2:
-                instance.reachable = dice.choice([None, True, False])
-                instance.unreachable_since = None if instance.reachable else self.now
+                instance.contact = self.contact_after(instance.contact)
             case 3 | 4:
                 tracked.link_up = dice.random() < 0.5
                 tracked.link_lost_at = None if tracked.link_up else self.now
+                tracked.catching_up, tracked.behind = dice.random() < 0.5, dice.random() < 0.5
             case 5:
                 tracked.trust = dice.choice(list(Trust))
             case 6 | 7:
@@ -87,13 +90,31 @@ class World:
                 instance.unusable = dice.choice([None, "too old"])
             case 14:
                 self.fleet_changes(instance)
-            case _:
+            case 16 | 17 | 18:
+                failed = instance.ejection.failed(self.now, "connect", RULES)
+                went_well = instance.ejection.succeeded(self.now)
+                instance.ejection = dice.choice([failed, failed, went_well, instance.ejection.sent(self.now, RULES)])
+            case 15:
                 instance.facts = NO_FACTS._replace(
                     adapters=dice.choice([{}, {"adapter": "/p"}]),
                     models=dice.choice([(), ("m",)]),
                     dynamo_format=dice.choice([None, False]),
                 )
                 self.fleet.changed()
+
+    def contact_after(self, contact: Contact) -> Contact:
+        now = self.now
+        return self.dice.choice(
+            [
+                contact.looked(now),
+                contact.refused(now, "refused"),
+                contact.silent(now, "silent", too_long=self.dice.random() < 0.5),
+                contact.unhealthy(now, "503"),
+                contact.unwelcome(now, "401"),
+                contact.lost_stream(now),
+                contact.found_stream(now),
+            ]
+        )
 
     def fleet_changes(self, instance: Instance) -> None:
         if self.dice.random() < 0.5 and len(self.fleet) > 1:
@@ -118,7 +139,7 @@ def test_what_is_kept_is_what_would_be_found_anew(seed: int) -> None:
         anew = [one for one in candidates_for(request, target, {}, world.now) if one.why is None]
         kept = [] if eligible.standing is None else eligible.standing.candidates
         assert kept == anew
-        assert [eligible.chosen(one.worker, None, world.now, reads_cache=True) for one in anew] == anew
+        assert [eligible.chosen(one.worker, None, reads_cache=True) for one in anew] == anew
 
 
 @pytest.mark.parametrize("field", ["draining", "unusable"])

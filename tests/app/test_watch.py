@@ -113,7 +113,7 @@ def test_ready_means_every_instance_was_reached_or_tried() -> None:
         assert run.http.get("/healthz").json()["status"] == "ok"
 
 
-def test_an_engine_that_died_is_gone_and_comes_back() -> None:
+def test_an_engine_that_died_is_down_and_comes_back() -> None:
     with Publisher() as publisher, FakeEngine(EngineKind.VLLM) as engine:
         url = engine.url
         with serving(fleet(instance("a", publisher, engine), instance("b", url=free_url()))) as run:
@@ -122,11 +122,11 @@ def test_an_engine_that_died_is_gone_and_comes_back() -> None:
             engine.spoil(HTML)
             engine.replies["*"] = HTML._replace(delay_s=30)
             publisher.stop()
-            wait_until(lambda: run.instance("a")["state"] == "gone", 10, lambda: run.instance("a"))
+            wait_until(lambda: run.instance("a")["state"] == "down", 10, lambda: run.instance("a"))
             assert url == run.instance("a")["url"]
             answer = run.route(ASKED, model="m")
             assert answer["instance"] == "b"
-            assert "gone" in answer["candidates"][0]["why"]
+            assert "down" in answer["candidates"][0]["why"]
             engine.mend()
             publisher.start()
             wait_until(lambda: run.instance("a")["state"] == "live", 10, lambda: run.instance("a"))

@@ -62,8 +62,15 @@ def seq_of(run: Running, name: str, rank: int = 0) -> int | None:
 
 
 def wait_for_seq(run: Running, name: str, seq: int, rank: int = 0, timeout_s: float = 10.0) -> None:
-    """Until the batch `seq` of a worker is applied."""
+    """Until the batch `seq` of a worker is applied, and what it holds counts."""
     wait_until(lambda: seq_of(run, name, rank) == seq, timeout_s, lambda: run.http.get("/instances").text)
+    wait_until(lambda: counts(run, name, rank), timeout_s, lambda: run.http.get("/instances").text)
+
+
+def counts(run: Running, name: str, rank: int = 0) -> bool:
+    """Whether what a worker holds counts: no replay is being applied."""
+    known = run.service.around.fleet.get(name)
+    return known is not None and rank in known.workers and not known.workers[rank].catching_up
 
 
 def publish(run: Running, name: str, publisher: Publisher, *events: Any, rank: int = 0) -> None:

@@ -35,4 +35,4 @@ def test_an_odd_engine_an_ill_store_and_a_dead_router_each_raise_their_alert() -
         raised(prometheus, "KvrouteStateErrors", replica="router-0", op="append")
         stack.routers["router-1"].kill()
         raised(prometheus, "KvrouteRouterDown", job="kvroute", instance="router-1", replica="router-1")
-        raised(prometheus, "KvrouteWorkerGone", instance="odd", dp_rank="0")
+        raised(prometheus, "KvrouteWorkerDown", instance="odd", dp_rank="0")
