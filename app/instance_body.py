@@ -25,8 +25,9 @@ _Tokens = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)] | None
 class ErrorBody(msgspec.Struct, frozen=True):
     """How a request failed, as JSON says it.
 
-    connect: no connection, or one that broke before the answer's end. timeout: no connection or no answer in time.
-    status: the engine answered with `status`. aborted: the client left, the engine did nothing wrong.
+    connect: no connection, whether refused or in silence, or one that the engine broke before its answer's end.
+    timeout: connected, and then no answer, or no more of it, in time. status: the engine answered with `status`.
+    aborted: the client left, the engine did nothing wrong.
     """
 
     kind: Annotated[str, Meta(extra_json_schema={"enum": list(ERROR_KINDS)})]
