@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.auth import require_token
 from app.body_limit import read_body
-from app.instance_body import FinishedReport, read_finished
+from app.instance_body import FinishedBody, read_finished
 from app.json_answer import json_answer
 from app.metrics import CONTENT_TYPE
 from app.openapi import json_body, problems
@@ -84,9 +84,9 @@ def operations_api(service: Service) -> APIRouter:
     @api.post(
         "/requests/{request_id}/finished",
         status_code=204,
-        summary="The engine's usage of a finished request",
+        summary="How a request ended: the engine's usage, or what failed",
         responses=problems(400, 401, 404, 413, 422),
-        openapi_extra=json_body(FinishedReport, {"cached_tokens": 992, "prompt_tokens": 1000, "output_tokens": 120}),
+        openapi_extra=json_body(FinishedBody, {"cached_tokens": 992, "prompt_tokens": 1000, "output_tokens": 120}),
     )
     async def finished(request_id: str, request: Request) -> Response:
         require_token(request, service.settings.auth.token)

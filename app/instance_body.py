@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
@@ -12,27 +12,62 @@ from app.instance_settings import InstanceSettings
 from app.json_body import decode_json
 from app.problems import Problem
 from app.settings_file import faults
+from app.shown import shown
+
+ErrorKind = Literal["connect", "timeout", "status", "aborted"]
+ERROR_KINDS: tuple[ErrorKind, ...] = get_args(ErrorKind)
+MAX_ERROR_DETAIL = 1000
 
 _ANY = msgspec.json.Decoder()
 _Tokens = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)] | None
 
 
-class ErrorReport(msgspec.Struct, frozen=True):
-    kind: str | None = None
-    status: int | None = None
-    detail: str | None = None
+class ErrorBody(msgspec.Struct, frozen=True):
+    """How a request failed, as JSON says it.
+
+    connect: no connection, whether refused or in silence, or one that the engine broke before its answer's end.
+    timeout: connected, and then no answer, or no more of it, in time. status: the engine answered with `status`.
+    aborted: the client left, the engine did nothing wrong.
+    """
+
+    kind: Annotated[str, Meta(extra_json_schema={"enum": list(ERROR_KINDS)})]
+    status: Annotated[int, Meta(extra_json_schema={"minimum": 100, "maximum": 599})] | None = None
+    detail: Annotated[str, Meta(max_length=MAX_ERROR_DETAIL)] | None = None
 
 
-class FinishedReport(msgspec.Struct, frozen=True):
-    """What the engine's usage said. All optional; null means not known."""
+class FinishedBody(msgspec.Struct, frozen=True):
+    """What the engine's usage said, and how the request failed if it did. All optional; null means not known.
+
+    An `error` of true says that it failed and nobody knows how; false is null.
+    """
 
     cached_tokens: _Tokens = None
     prompt_tokens: _Tokens = None
     output_tokens: _Tokens = None
+    error: ErrorBody | bool | None = None
+
+
+class ErrorReport(NamedTuple):
+    """How a request failed: `kind` is None where the gateway knows only that it did.
+
+    `status` is there whenever `kind` is "status"; with other kinds it is what the gateway saw, and says nothing.
+    """
+
+    kind: ErrorKind | None
+    status: int | None = None
+    detail: str | None = None
+
+
+class FinishedReport(NamedTuple):
+    """A report that was read: tokens as the engine's usage said, None where not known; `error` None: it succeeded."""
+
+    cached_tokens: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
     error: ErrorReport | None = None
 
 
-_FINISHED = msgspec.json.Decoder(FinishedReport)
+_FINISHED = msgspec.json.Decoder(FinishedBody)
 
 
 def read_instance(body: bytes) -> InstanceSettings:
@@ -56,4 +91,18 @@ def read_finished(body: bytes) -> FinishedReport:
     cached, prompt = report.cached_tokens, report.prompt_tokens
     if cached is not None and prompt is not None and cached > prompt:
         raise Problem(422, "more tokens from the cache than the prompt has", field="cached_tokens")
-    return report
+    return FinishedReport(cached, prompt, report.output_tokens, _error(report.error))
+
+
+def _error(given: ErrorBody | bool | None) -> ErrorReport | None:
+    if given is None or given is False:
+        return None
+    if given is True:
+        return ErrorReport(None)
+    if given.kind not in ERROR_KINDS:
+        raise Problem(422, f"{shown(given.kind)} is not one of {', '.join(ERROR_KINDS)}", field="error.kind")
+    if given.status is None and given.kind == "status":
+        raise Problem(422, "null is not a number from 100 to 599, as kind status needs it", field="error.status")
+    if given.status is not None and not 100 <= given.status <= 599:
+        raise Problem(422, f"{shown(given.status)} is not from 100 to 599", field="error.status")
+    return ErrorReport(given.kind, given.status, given.detail)

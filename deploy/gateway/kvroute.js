@@ -9,6 +9,7 @@ const MAX_READ_BYTES = 4194304; // larger bodies are not read here: parsing stop
 const MAX_SESSION = 256;        // the router's bounds
 const MAX_TOKENS = 2147483647;
 const MAX_USAGE_BYTES = 2048;
+const QUIET_MS = 5000;          // an answer that breaks off after such a silence has run into a time limit
 const MARKS = ['"usage":{', '"usage": {'];
 const USAGE = /^"usage": ?(\{(?:[^{}]|\{[^{}]*\})*\})/;
 const URL_FORM = /^https?:\/\/[A-Za-z0-9._\-\[\]:]+(\/[A-Za-z0-9._~\-\/]*)?$/;
@@ -38,13 +39,26 @@ async function again(r) {
     tried.push({url: v.kvroute_url, reached: reached});
     v.kvroute_tried = JSON.stringify(tried);
     r.warn(`kvroute: ${v.kvroute_url} failed, status ${status}, reached ${reached}, request ${v.kvroute_id}`);
-    tell(r, 'finished');
+    tell(r, 'finished', {error: failure(status, reached, last(v.upstream_header_time) !== '-')});
     const begun = tried.filter(one => one.reached).length;
     if (tried.length >= MAX_TRIES || begun >= MAX_REACHED || (reached && status === '504')) {
         const code = status === '503' || status === '504' ? Number(status) : 502;
         return refuse(r, code, 'the engine failed before it answered', 'engine_failed');
     }
     await send(r, tried.map(one => one.url));
+}
+
+// Why there is no answer to pass on. The status is the engine's own only where it has sent headers.
+function failure(status, reached, answered) {
+    if (answered) {
+        return {kind: 'status', status: Number(status)};
+    }
+    const late = status === '504';
+    if (!reached) {
+        return {kind: 'connect', detail: late ? 'no connection in time' : 'no connection'};
+    }
+    return late ? {kind: 'timeout', detail: 'no answer in time'}
+        : {kind: 'connect', detail: 'the connection was closed before an answer'};
 }
 
 // nginx itself refused, or found no engine without a router's help.
@@ -79,7 +93,7 @@ async function route(r, exclude) {
     const reply = await r.subrequest('/_kvroute/route', {method: 'POST'});
     const answer = objectOf(reply.responseText);
     if (reply.status === 404 && answer && Array.isArray(answer.models)) {
-        return refuse(r, 404, 'no engine serves this model', 'model_not_found', 'model');
+        return fall(r, 'unknown-model');    // to this router, for the moment: the engines may know better
     }
     if (reply.status !== 200) {
         return fall(r, REASONS[reply.status] || `router-${reply.status}`);
@@ -177,8 +191,9 @@ function last(attempts) {
 }
 
 // Tell the router that chose, without waiting.
-function tell(r, what) {
+function tell(r, what, report) {
     const v = r.variables;
+    v.kvroute_told = JSON.stringify(report || {});
     const args = `router=${v.kvroute_router}&id=${v.kvroute_id}&what=${what}`;
     r.subrequest('/_kvroute/tell', {args: args, method: 'POST', detached: true});
 }
@@ -192,10 +207,17 @@ function answered(r) {
 
 function watched(r, data, flags) {
     r.sendBuffer(data, flags);
+    const v = r.variables;
+    if (data.length === 0 || flags.last) {
+        v.kvroute_end = flags.last ? 'whole' : emptied(v);
+    }
     if (data.length === 0) {
         return;
     }
-    const v = r.variables;
+    const now = Date.now();
+    if (now - Number(v.kvroute_piece) >= 1000) {
+        v.kvroute_piece = `${now}`;     // once a second: every value that is set stays in memory until the end
+    }
     if (v.kvroute_streams === 'waiting') {
         v.kvroute_streams = 'begun';
         tell(r, 'first_token');
@@ -205,6 +227,15 @@ function watched(r, data, flags) {
     if (after !== before) {
         v.kvroute_usage = after;
     }
+}
+
+// nginx passes on a piece of nothing after the headers of an answer that has not begun, and when the engine breaks off.
+// When the client leaves, it passes on nothing at all.
+function emptied(v) {
+    if (!v.kvroute_piece && v.kvroute_end === '') {
+        return 'begun';
+    }
+    return v.kvroute_piece && Date.now() - Number(v.kvroute_piece) >= QUIET_MS ? 'late' : 'broken';
 }
 
 // The text from the last mark on, or, at the end of a piece that ends within a line, what may be the start of a mark.
@@ -239,7 +270,25 @@ function usageReport(r) {
     count(report, 'prompt_tokens', usage, 'prompt_tokens');
     count(report, 'output_tokens', usage, 'completion_tokens');
     count(report, 'cached_tokens', details, 'cached_tokens');
+    const error = endedBadly(v);
+    if (error) {
+        report.error = error;
+    }
     return JSON.stringify(report);
+}
+
+// What was wrong with an answer that had begun, or with a client that did not wait for it.
+function endedBadly(v) {
+    if (Number(v.kvroute_status) >= 400) {
+        return {kind: 'status', status: Number(v.kvroute_status)};
+    }
+    if (v.kvroute_end === 'whole') {
+        return null;
+    }
+    if (v.kvroute_end === 'late') {
+        return {kind: 'timeout', detail: 'the answer broke off after a silence'};
+    }
+    return v.kvroute_end === 'broken' ? {kind: 'connect', detail: 'answer broke off'} : {kind: 'aborted'};
 }
 
 function count(report, name, usage, key) {

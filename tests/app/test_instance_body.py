@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.instance_body import FinishedReport, read_finished, read_instance
+from app.instance_body import ErrorReport, FinishedReport, read_finished, read_instance
 from app.instance_settings import InstanceSettings
 from app.problems import Problem
 
@@ -86,3 +86,45 @@ def test_an_impossible_report_is_a_problem(body: bytes) -> None:
     with pytest.raises(Problem) as caught:
         read_finished(body)
     assert caught.value.status in (400, 422)
+
+
+@pytest.mark.parametrize(
+    ("error", "report"),
+    [
+        (None, None),
+        (False, None),
+        (True, ErrorReport(None)),
+        ({"kind": "connect"}, ErrorReport("connect")),
+        ({"kind": "timeout", "detail": "no first byte"}, ErrorReport("timeout", None, "no first byte")),
+        ({"kind": "status", "status": 503, "detail": None}, ErrorReport("status", 503)),
+        ({"kind": "aborted", "status": 200, "later": {}}, ErrorReport("aborted", 200)),
+    ],
+)
+def test_a_report_says_how_the_request_failed(error: object, report: ErrorReport | None) -> None:
+    body = {"cached_tokens": 1, "prompt_tokens": 2, "error": error}
+    assert read_finished(json.dumps(body).encode()) == FinishedReport(1, 2, None, report)
+
+
+@pytest.mark.parametrize(
+    ("error", "field", "said"),
+    [
+        ({}, "error.kind", "missing"),
+        ({"kind": None}, "error.kind", "str"),
+        ({"kind": "unknown"}, "error.kind", "unknown is not one of connect, timeout, status, aborted"),
+        ({"kind": "status"}, "error.status", "null is not a number from 100 to 599"),
+        ({"kind": "status", "status": 99}, "error.status", "99 is not from 100 to 599"),
+        ({"kind": "connect", "status": 600}, "error.status", "600 is not from 100 to 599"),
+        ({"kind": "status", "status": "503"}, "error.status", "int"),
+        ({"kind": "status", "status": True}, "error.status", "int"),
+        ({"kind": "connect", "detail": "x" * 1001}, "error.detail", "1000"),
+        ({"kind": "connect", "detail": 5}, "error.detail", "str"),
+        ("connect", "error", "got str"),
+        (1, "error", "got int"),
+        ([], "error", "got array"),
+    ],
+)
+def test_an_error_that_does_not_fit_is_a_problem_with_the_field(error: object, field: str, said: str) -> None:
+    with pytest.raises(Problem, match=said) as caught:
+        read_finished(json.dumps({"error": error}).encode())
+    assert (caught.value.status, caught.value.field) == (422, field)
+    caught.value.response()

@@ -261,6 +261,16 @@ def test_reports_on_unknown_requests_are_404() -> None:
         assert run.http.post(f"/requests/{known}/finished").status_code == 204
 
 
+def test_a_report_may_say_how_the_request_failed() -> None:
+    with serving(fleet(instance("a"))) as run:
+        for error in (None, False, True, {"kind": "connect"}, {"kind": "status", "status": 503, "detail": "core dead"}):
+            path = f"/requests/{ask(run).json()['request_id']}/finished"
+            assert run.http.post(path, json={"error": error}).status_code == 204
+        refused = run.http.post(path, json={"error": {"kind": "gone"}})
+        assert (refused.status_code, refused.json()["field"]) == (422, "error.kind")
+        assert "gone is not one of connect, timeout, status, aborted" in refused.json()["detail"]
+
+
 def test_equal_workers_get_one_request_after_the_other() -> None:
     with serving(fleet(*(instance(name) for name in "abcd"))) as run:
         for turn in range(5):

@@ -190,10 +190,22 @@ def test_a_chunked_body_is_routed(shared: Fleet, gateway: NginxProcess) -> None:
     assert answer.headers["x-kvroute-instance"] == "vllm-0"
 
 
-def test_an_unknown_model_is_answered_as_the_openai_api_does(gateway: NginxProcess) -> None:
+def test_of_a_model_that_the_router_does_not_know_the_engines_have_the_last_word(gateway: NginxProcess) -> None:
     answer = gateway.http.post("/v1/completions", json=completion([1], model="nobody's"))
     assert answer.status_code == 404
-    assert answer.json()["error"]["code"] == "model_not_found"
+    assert answer.headers["x-kvroute-fallback"] == "unknown-model"
+    assert "nobody's" in answer.text  # the engine's own words
+
+
+def test_an_adapter_that_only_the_engine_knows_is_answered(shared: Fleet, gateway: NginxProcess) -> None:
+    """Loaded a moment ago, and at one engine alone."""
+    adapter = {"lora_name": "just-loaded", "lora_path": "/just-loaded"}
+    assert shared.engines["vllm-1"].http.post("/v1/load_lora_adapter", json=adapter).status_code == 200
+    for seed in range(6):
+        answer = gateway.http.post("/v1/completions", json=completion(prompt(60 + seed), model="just-loaded"))
+        assert answer.status_code == 200, answer.text
+        if "x-kvroute-fallback" in answer.headers:  # the router may have learnt of it meanwhile
+            assert answer.headers["x-kvroute-fallback"] == "unknown-model"
 
 
 def test_other_paths_and_methods(gateway: NginxProcess) -> None:
