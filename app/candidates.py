@@ -9,6 +9,7 @@ from app.addresses import address_key
 from app.fleet import Target
 from app.instance import Instance, TrackedWorker, WorkerState
 from app.route_request import RouteRequest
+from app.serving_names import why_not_served
 from index.prompt import WorkerMatch
 from index.worker import EngineKind, Trust, Worker
 from router.candidate import UNKNOWN_LOAD, Candidate, WorkerLoad
@@ -30,12 +31,13 @@ class Row(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """What a request narrows the fleet to: sets of instance ids, labels, the adapter."""
+    """What a request narrows the fleet to: sets of instance ids, labels, the adapter that it names besides its model."""
 
     only: set[str] | None
     exclude: set[str]
     selector: Mapping[str, str]
     lora: str | None
+    target: Target
 
 
 def candidates_for(
@@ -57,7 +59,8 @@ def rows_for(request: RouteRequest, target: Target, now: float) -> list[Row]:
         None if request.candidates is None else named(request.candidates, target.instances),
         named(request.exclude, target.instances),
         request.selector,
-        request.lora or target.lora,
+        request.lora,
+        target,
     )
     rows = []
     for instance in target.instances:
@@ -131,14 +134,13 @@ def remark(instance: Instance, rank: int) -> str | None:
 
 
 def trust_of(instance: Instance, tracked: TrackedWorker, now: float) -> Trust:
-    """Partial where the engine's default format hides adapters; none while nothing usable comes."""
+    """Partial where the engine's default format hides adapters or extra_keys; none while nothing usable comes."""
     if tracked.broken or instance.unusable is not None or tracked.uncertain(now):
         return Trust.NONE
-    hides_adapters = (
-        instance.settings.engine is EngineKind.SGLANG and instance.adapters and instance.facts.dynamo_format is False
-    )
-    if hides_adapters and tracked.trust is Trust.EXACT:
-        return Trust.PARTIAL
+    if tracked.trust is Trust.EXACT and instance.settings.engine is EngineKind.SGLANG:
+        dynamo = instance.facts.dynamo_format
+        if (instance.adapters and dynamo is False) or (tracked.mixes_namespaces and dynamo is not True):
+            return Trust.PARTIAL
     return tracked.trust
 
 
@@ -160,10 +162,7 @@ def _why_not(instance: Instance, wanted: _Wanted) -> str | None:
         return "excluded by the request"
     if any(instance.settings.labels.get(key) != value for key, value in wanted.selector.items()):
         return "its labels do not match the request's selector"
-    facts = instance.facts
-    if wanted.lora is not None and facts.models and wanted.lora not in (*facts.adapters, *facts.models):
-        return "does not serve the adapter"
-    return None
+    return why_not_served(instance, wanted.target.asked, wanted.lora, wanted.target.instances)
 
 
 def _why_not_worker(tracked: TrackedWorker, state: WorkerState) -> str | None:

@@ -6,6 +6,7 @@ import time
 
 from app.candidates import trust_of
 from app.instance import Instance, TrackedWorker, WorkerState
+from app.serving_names import serves_other
 from engine.identity import HashReport
 from index.block_hash import HashIdentity
 from index.index import Index
@@ -13,6 +14,11 @@ from index.index import Index
 BROKEN = "every batch of its event stream was unusable: see wire_errors; is this engine's release supported?"
 
 SILENT = "does not answer, neither at its url nor with events: is it running?"
+
+MIXED = (
+    "requests with an adapter or an extra_key were sent here, and the events do not tell their blocks from others: "
+    'set "format": "dynamo" in --kv-events-config (SGLang 0.5.22 or later)'
+)
 
 UNREACHED = "was never reached, neither at its url nor with events: is the url right?"
 
@@ -34,9 +40,15 @@ def describe(instance: Instance, index: Index) -> dict[str, object]:
         "draining": instance.draining,
         "reachable": instance.reachable,
         "state": instance.state(now).value,
-        "warning": instance.facts.warning,
+        "warning": warning_of(instance),
         "workers": [_worker(instance, tracked, index, now) for tracked in instance.workers.values()],
     }
+
+
+def warning_of(instance: Instance) -> str | None:
+    """What an operator should change, in words: what it serves instead of its model comes first."""
+    told = serves_other(instance.settings.model, instance.facts), instance.facts.warning
+    return "; ".join(one for one in told if one) or None
 
 
 def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | None:
@@ -50,6 +62,8 @@ def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | 
     if tracked.uncertain(now):
         return UNCERTAIN
     given = tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
+    if given is None and tracked.mixes_namespaces and instance.facts.dynamo_format is not True:
+        return MIXED
     if given is None and instance.reachable is False and instance.state_of(tracked, now) is WorkerState.CONNECTING:
         return UNREACHED
     return given

@@ -10,6 +10,7 @@ from app.candidates import named
 from app.fleet import Target
 from app.instance import Instance, WorkerState
 from app.route_request import RouteRequest
+from app.serving_names import name_for, why_not_served
 from app.settings import LimitSettings
 from engine.http_client import HttpClient
 from engine.tokenise import ChatText, CompletionText, TokeniseError, tokenise
@@ -25,7 +26,7 @@ async def tokens_of(request: RouteRequest, target: Target, client: HttpClient, l
         async with asyncio.timeout(limits.route_timeout_s):
             for instance in _askable(request, target)[:ATTEMPTS]:
                 own = instance.settings
-                name = target.lora or request.lora or own.model
+                name = name_for(instance, target.asked, request.lora)
                 try:
                     ids = await tokenise(client, own.engine, own.url, name, text, limits.tokenise_timeout_s)
                     return array("I", ids).tobytes()
@@ -47,9 +48,10 @@ def _text(request: RouteRequest) -> CompletionText | ChatText:
 
 def _askable(request: RouteRequest, target: Target) -> list[Instance]:
     """Instances that are not gone, the most promising first; in turn, so that no engine gets all the texts."""
-    now, lora = time.monotonic(), request.lora or target.lora
+    now, lora, peers = time.monotonic(), request.lora or target.lora, target.instances
     failed = named(request.exclude, target.instances)
-    alive = [one for one in target.instances if one.state(now) is not WorkerState.GONE]
+    serving = [one for one in peers if why_not_served(one, target.asked, request.lora, peers) is None]
+    alive = [one for one in serving if one.state(now) is not WorkerState.GONE]
     turn = int(now * 1000)
     rotated = [alive[(index + turn) % len(alive)] for index in range(len(alive))]
 

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from app.adapters import take_list
 from app.following import Following
 from app.instance import Instance, TrackedWorker
+from app.serving_names import serves_other
 from app.surroundings import Surroundings
 from engine.discovery import EngineUnreachable, discover
 from engine.facts import EngineFacts
@@ -38,6 +40,7 @@ class Watch:
         self._around = around
         self._look_again = asyncio.Event()
         self._looked = asyncio.Event()
+        self._awaited: asyncio.Future[None] | None = None
         self._following = Following(instance, around, self._look_again.set)
 
     def enter(self) -> None:
@@ -53,6 +56,13 @@ class Watch:
     def follow_anew(self, rank: int) -> None:
         """Take a rank's state from the state store, where a better one lies."""
         self._following.follow_anew(rank)
+
+    def look_now(self) -> asyncio.Future[None]:
+        """Ask for a look soon; done when one that begins from now on is over. However many ask, it is one look."""
+        self._look_again.set()
+        if self._awaited is None:
+            self._awaited = asyncio.get_running_loop().create_future()
+        return self._awaited
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -72,8 +82,11 @@ class Watch:
         self._following.update(tasks)
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        awaited, self._awaited = self._awaited, None
         await self._discover(tasks)
         self._looked.set()
+        if awaited is not None:
+            awaited.set_result(None)
 
     async def _be_tried(self) -> None:
         await asyncio.sleep(TRIED_AFTER_S)
@@ -95,7 +108,7 @@ class Watch:
     async def _until_discovery(self) -> None:
         """The interval, shorter while the engine does not answer or when its events show something new."""
         interval_s = self._around.settings.polling.discovery_interval_s
-        least_s = min(interval_s, LOOK_AGAIN_S)
+        least_s = min(interval_s, max(LOOK_AGAIN_S, self._share_s))
         await asyncio.sleep(least_s)
         try:
             soon_s = interval_s if self._instance.reachable else min(interval_s, max(1.0, 2 * self._share_s))
@@ -111,6 +124,7 @@ class Watch:
         instance, own = self._instance, self._instance.settings
         try:
             async with self._around.polls:
+                began = time.monotonic()
                 facts = await discover(
                     self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s
                 )
@@ -120,6 +134,7 @@ class Watch:
             _log.log(level, "engine does not answer", instance=own.id, error=str(error))
             return
         self._reached(True)
+        take_list(instance, facts, began, anew=_other_process(instance.facts, facts))
         facts = joined(instance.facts, facts)
         if facts != instance.facts:
             self._learn(facts)
@@ -134,8 +149,7 @@ class Watch:
         self._around.fleet.changed()
         if instance.settings.engine is EngineKind.VLLM:
             self._around.adapters.know(instance.settings.model, facts.adapters)
-        else:
-            self._judge_release(facts.version)
+        self._judge(facts)
         other = _other_process(former, facts)
         if other:
             self._following.told_process(facts.fingerprint)
@@ -145,12 +159,16 @@ class Watch:
         if facts.warning and facts.warning != former.warning:
             _log.warning("engine advice", instance=instance.id, advice=facts.warning)
 
-    def _judge_release(self, version: str | None) -> None:
+    def _judge(self, facts: EngineFacts) -> None:
+        """Events of a release that cannot be read, or of another model, are not used."""
         instance = self._instance
-        was, instance.unusable = instance.unusable, sglang_usable(version or "")
+        release = sglang_usable(facts.version or "") if instance.settings.engine is EngineKind.SGLANG else None
+        other = serves_other(instance.settings.model, facts)
+        was, instance.unusable = instance.unusable, release or other
         if instance.unusable is not None and was is None:
             for tracked in instance.workers.values():
                 self._around.index.restart(tracked.worker)
+                self._around.discard(tracked.worker)
                 self._around.began(tracked.worker)
                 tracked.trust = Trust.NONE
             _log.error("instance refused", instance=instance.id, advice=instance.unusable)
@@ -205,6 +223,7 @@ def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
         fingerprint=told.fingerprint or known.fingerprint,
         adapters=cards.adapters,
         models=cards.models,
+        roots=cards.roots,
         hash_algorithm=told.hash_algorithm or known.hash_algorithm,
         dynamo_format=known.dynamo_format if told.dynamo_format is None else told.dynamo_format,
     )
