@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """What a request narrows the fleet to: sets of instance ids, labels, the adapter that it names besides its model."""
+    """What a request narrows the fleet to: sets of instance ids, labels, the adapter named besides the model."""
 
     only: set[str] | None
     exclude: set[str]

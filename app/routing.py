@@ -13,17 +13,17 @@ import structlog
 from app.adapters import AdapterLabels
 from app.candidates import candidates_for, unknown_names
 from app.fleet import Fleet, Target
-from app.instance_body import FinishedReport
 from app.instance import Instance
+from app.instance_body import FinishedReport
 from app.logs import Repeats
 from app.look_ups import LookUps
 from app.metrics import Metrics
 from app.problems import Problem
 from app.route_body import check_prompt
 from app.route_request import RouteRequest
+from app.serving_names import lists_adapter, split_name
 from app.settings import LimitSettings
 from app.shown import shown
-from app.serving_names import lists_adapter, split_name
 from app.standings import Standings
 from app.tokenising import tokens_of
 from engine.http_client import HttpClient
@@ -92,7 +92,7 @@ class Routing:
         self.standings = Standings(self.fleet, self.router)
 
     def target(self, request: RouteRequest) -> Target:
-        """What the request's model means. Raises Problem 404 with the models there are, 503 for one that may come back."""
+        """What the request's model means. Raises Problem 404 with the models there are, 503 for one that may return."""
         target = self.fleet.target(request.model, request.lora_path)
         if target is None:
             raise self._unserved(request.model)
@@ -139,7 +139,7 @@ class Routing:
         return found
 
     def told(self, request: RouteRequest, target: Target, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates with the trust that an answer may claim: what is held of an adapter can be of other weights."""
+        """The candidates with the trust that an answer may claim: what is held of an adapter may be of others."""
         if (request.lora or target.lora) is None:
             return list(candidates)
         return [
