@@ -77,13 +77,18 @@ def test_an_engine_that_serves_another_model_gets_nothing_and_its_blocks_do_not_
 
 
 def test_the_identity_of_a_model_is_not_taken_from_an_engine_that_serves_another() -> None:
-    with Publisher() as first, Publisher() as second, FakeEngine(VLLM, model="other") as one, FakeEngine(VLLM) as two:
-        with serving(fleet(instance("a", first, one), instance("b", second, two))) as run:
-            wait_until(lambda: "serves" in (run.instance("a")["warning"] or ""), 10)
-            publish(run, "a", first, vllm_stored(ASKED, HashIdentity("sha256", "42")))
-            publish(run, "b", second, vllm_stored(ASKED))
-            assert run.worker("b")["hash"]["status"] == "verified"
-            assert run.worker("a")["hash"]["status"] == "unverified"
+    with (
+        Publisher() as first,
+        Publisher() as second,
+        FakeEngine(VLLM, model="other") as one,
+        FakeEngine(VLLM) as two,
+        serving(fleet(instance("a", first, one), instance("b", second, two))) as run,
+    ):
+        wait_until(lambda: "serves" in (run.instance("a")["warning"] or ""), 10)
+        publish(run, "a", first, vllm_stored(ASKED, HashIdentity("sha256", "42")))
+        publish(run, "b", second, vllm_stored(ASKED))
+        assert run.worker("b")["hash"]["status"] == "verified"
+        assert run.worker("a")["hash"]["status"] == "unverified"
 
 
 def test_stored_state_of_an_engine_that_serves_another_model_is_discarded(server: RedisServer) -> None:
@@ -189,14 +194,17 @@ def test_a_colon_names_an_adapter_for_sglang_alone() -> None:
 
 
 def test_what_is_held_of_an_adapter_is_found_by_all_its_names() -> None:
-    with Publisher() as publisher, FakeEngine(SGLANG, adapters={"sql": "/l/sql"}, dynamo=True) as engine:
-        with serving(fleet(instance("a", publisher, engine))) as run:
-            wait_until(lambda: run.instance("a")["adapters"] != {}, 10)
-            stored = sglang_stored(ASKED) | {"block_hashes": list(range(5, 69)), "lora_name": "sql"}
-            publish(run, "a", publisher, CLEARED, stored)
-            for fields in ({"model": "sql"}, {"model": "m:sql"}, {"lora": "sql"}, {"lora_path": "sql"}):
-                assert matched(run, ASKED, **fields)["a"] == 64, fields
-            assert matched(run, ASKED)["a"] == 0
+    with (
+        Publisher() as publisher,
+        FakeEngine(SGLANG, adapters={"sql": "/l/sql"}, dynamo=True) as engine,
+        serving(fleet(instance("a", publisher, engine))) as run,
+    ):
+        wait_until(lambda: run.instance("a")["adapters"] != {}, 10)
+        stored = sglang_stored(ASKED) | {"block_hashes": list(range(5, 69)), "lora_name": "sql"}
+        publish(run, "a", publisher, CLEARED, stored)
+        for fields in ({"model": "sql"}, {"model": "m:sql"}, {"lora": "sql"}, {"lora_path": "sql"}):
+            assert matched(run, ASKED, **fields)["a"] == 64, fields
+        assert matched(run, ASKED)["a"] == 0
 
 
 def test_vllm_may_list_a_name_with_a_colon_for_an_adapter_or_a_model() -> None:
