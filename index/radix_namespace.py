@@ -171,7 +171,10 @@ class RadixNamespaces:
         keys = [lora_id if extra is None else extra.removesuffix(lora_id) + lora_id for lora_id in request.lora_ids]
         places = [Place([hidden(namespaced(plain, key, salt)) for key in keys], slots & ~self.loads.again(lora))]
         if extra is None:
-            places += [Place([named(salt, lora)], slots), self._by_name((lora, salt or "", first), slots)]
+            places += [
+                Place([named(salt, lora)], slots & ~self.loads.again(lora)),
+                self._by_name((lora, salt or "", first), slots),
+            ]
         return [place for place in places if place.names and place.slots]
 
     def _by_name(self, key: tuple[str, str, bytes], slots: int) -> Place:
