@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from xxhash import xxh3_64_hexdigest
 
+from app.instance import Instance
+from engine.facts import EngineFacts
+
 STRANGER = "\0?"
 """Behind a name: blocks hashed with a path that is not known. No request asks for them."""
 
@@ -41,3 +44,23 @@ class AdapterLabels:
         """The model has no instance left."""
         for key in [key for key in self._paths if key[0] == model]:
             del self._paths[key]
+
+
+def take_list(instance: Instance, told: EngineFacts, asked_at: float, *, anew: bool) -> None:
+    """Before `told` becomes the instance's facts: what it means for what is known of its adapters so far.
+
+    `asked_at` is when the engine was asked, `anew`: the answer is another process's. An engine that was seen to load or
+    unload adapters may do so again between two looks. A doubt ends with a list that is newer, or says something else.
+    """
+    known = instance.facts
+    if anew:
+        instance.adapters_moved = False
+        instance.doubts.clear()
+    if not told.models and not told.adapters:
+        return
+    if not anew and (known.models or known.adapters) and known.adapters != told.adapters:
+        instance.adapters_moved = True
+    instance.listed_at = asked_at
+    for name, doubt in list(instance.doubts.items()):
+        if doubt.at < asked_at or told.adapters.get(name) != doubt.path:
+            del instance.doubts[name]

@@ -51,19 +51,20 @@ def route_api(service: Service) -> APIRouter:
         "/index/match",
         summary="What every worker holds of a prompt, without a decision",
         response_model=MatchAnswer,
-        responses=problems(400, 401, 404, 408, 413, 415, 422, 504),
+        responses=problems(400, 401, 404, 408, 413, 415, 422, 503, 504),
         openapi_extra=route_body(),
         tags=["index"],
     )
     async def match(request: Request) -> Response:
         require_token(request, service.settings.auth.token)
         asked = await _read(request, service)
-        target = service.routing.target(asked)
+        target = await service.routing.found(asked)
         tokens = asked.tokens
         if tokens is None:
             target, tokens = await _tokenised(asked, target, service)
         matches = service.routing.matches(asked, target, tokens)
-        candidates, router = candidates_for(asked, target, matches, time.monotonic()), service.routing.router
+        candidates = candidates_for(asked, target, matches, time.monotonic())
+        candidates, router = service.routing.told(asked, target, candidates), service.routing.router
         body = {
             "model": asked.model,
             "prompt_tokens": len(tokens) >> 2,

@@ -123,7 +123,8 @@ def _of_rank(instance: Instance, tracked: TrackedWorker) -> Verdict | None:
     if tracked.asleep:
         return Verdict(State.ASLEEP, "asleep", tracked.asleep_since, Choice.NEVER)
     if tracked.refused or instance.unusable is not None:
-        why = "refused: its events are not used, it gets requests by load alone"
+        told = "its events are not used, it gets requests by load alone"
+        why = f"refused: {told if instance.unusable is None else instance.unusable}"
         return Verdict(State.REFUSED, why, tracked.refused_since, Choice.YES)
     if tracked.link_up or not instance.has_events(tracked):
         return None

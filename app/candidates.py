@@ -11,6 +11,7 @@ from app.availability import Choice, State, Verdict, worker_verdict
 from app.fleet import Target
 from app.instance import Instance, TrackedWorker
 from app.route_request import RouteRequest
+from app.serving_names import why_not_served
 from index.prompt import WorkerMatch
 from index.worker import EngineKind, Trust, Worker
 from router.candidate import UNKNOWN_LOAD, Candidate, WorkerLoad
@@ -37,12 +38,13 @@ class Row(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """What a request narrows the fleet to: sets of instance ids, labels, the adapter."""
+    """What a request narrows the fleet to: sets of instance ids, labels, the adapter named besides the model."""
 
     only: set[str] | None
     exclude: set[str]
     selector: Mapping[str, str]
     lora: str | None
+    target: Target
 
 
 def candidates_for(
@@ -62,7 +64,8 @@ def rows_for(request: RouteRequest, target: Target, now: float) -> list[Row]:
         None if request.candidates is None else named(request.candidates, target.instances),
         named(request.exclude, target.instances),
         request.selector,
-        request.lora or target.lora,
+        request.lora,
+        target,
     )
     rows = []
     for instance in target.instances:
@@ -148,16 +151,11 @@ def remark(judged: Verdict) -> str | None:
 def trust_of(instance: Instance, tracked: TrackedWorker) -> Trust:
     """None while nothing usable comes or what is held does not count; partial while something may be missing.
 
-    Partial, too, where the engine's default format hides adapters.
+    Partial, too, where the engine's default format hides adapters or extra_keys.
     """
     if tracked.broken or instance.unusable is not None or tracked.uncertain:
         return Trust.NONE
-    if tracked.behind and tracked.trust is Trust.EXACT:
-        return Trust.PARTIAL
-    hides_adapters = (
-        instance.settings.engine is EngineKind.SGLANG and instance.adapters and instance.facts.dynamo_format is False
-    )
-    if hides_adapters and tracked.trust is Trust.EXACT:
+    if tracked.trust is Trust.EXACT and (tracked.behind or _hides_namespaces(instance, tracked)):
         return Trust.PARTIAL
     return tracked.trust
 
@@ -178,7 +176,12 @@ def _why_not(instance: Instance, wanted: _Wanted) -> str | None:
         return "excluded by the request"
     if any(instance.settings.labels.get(key) != value for key, value in wanted.selector.items()):
         return "its labels do not match the request's selector"
-    facts = instance.facts
-    if wanted.lora is not None and facts.models and wanted.lora not in (*facts.adapters, *facts.models):
-        return "does not serve the adapter"
-    return None
+    return why_not_served(instance, wanted.target.asked, wanted.lora, wanted.target.instances)
+
+
+def _hides_namespaces(instance: Instance, tracked: TrackedWorker) -> bool:
+    """Whether the worker's blocks may be of adapters or extra_keys that its events do not show."""
+    if instance.settings.engine is not EngineKind.SGLANG:
+        return False
+    dynamo = instance.facts.dynamo_format
+    return bool(instance.adapters and dynamo is False) or (tracked.mixes_namespaces and dynamo is not True)

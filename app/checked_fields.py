@@ -34,7 +34,20 @@ def request_of(fields: RouteFields, tokens: bytes | None) -> RouteRequest:
         explain=fields.explain is True,
         strict=fields.strict is True,
         reads_cache=not _wants_prompt_logprobs(fields),
+        lora_path=_lora_path(fields),
     )
+
+
+def _lora_path(fields: RouteFields) -> str | None:
+    """The adapter of the one prompt; a list names one for each prompt, so all must be the same."""
+    given = fields.lora_path
+    names = {name or None for name in given} if isinstance(given, list) else {given or None}
+    if len(names) > 1:
+        raise Problem(422, "one prompt has one adapter; the list names several", field="lora_path")
+    name = next(iter(names), None)
+    if name is not None and fields.lora and fields.lora != name:
+        raise Problem(422, "names another adapter than lora", field="lora_path")
+    return name
 
 
 def _items(fields: list[MultimodalField] | None) -> tuple[MultimodalItem, ...]:

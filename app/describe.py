@@ -7,6 +7,7 @@ import time
 from app.availability import State, verdict, worker_verdict
 from app.candidates import trust_of
 from app.instance import Instance, TrackedWorker
+from app.serving_names import serves_other
 from engine.identity import HashReport
 from index.block_hash import HashIdentity
 from index.index import Index
@@ -14,6 +15,11 @@ from index.index import Index
 BROKEN = "every batch of its event stream was unusable: see wire_errors; is this engine's release supported?"
 
 SILENT = "cannot answer: is it running?"
+
+MIXED = (
+    "requests with an adapter or an extra_key were sent here, and the events do not tell their blocks from others: "
+    'set "format": "dynamo" in --kv-events-config (SGLang 0.5.22 or later)'
+)
 
 UNREACHED = "was never reached, neither at its url nor with events: is the url right?"
 
@@ -38,9 +44,15 @@ def describe(instance: Instance, index: Index) -> dict[str, object]:
         "state": judged.state.value,
         "since": _elapsed(judged.since, now),
         "why": judged.why,
-        "warning": instance.facts.warning,
+        "warning": warning_of(instance),
         "workers": [_worker(instance, tracked, index, now) for tracked in instance.workers.values()],
     }
+
+
+def warning_of(instance: Instance) -> str | None:
+    """What an operator should change, in words: what it serves instead of its model comes first."""
+    told = serves_other(instance.settings.model, instance.facts), instance.facts.warning
+    return "; ".join(one for one in told if one) or None
 
 
 def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | None:
@@ -55,6 +67,8 @@ def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | 
     if tracked.uncertain and not tracked.link_up:
         return UNCERTAIN
     given = tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
+    if given is None and tracked.mixes_namespaces and instance.facts.dynamo_format is not True:
+        return MIXED
     if given is None and instance.reachable is False and judged.state is State.CONNECTING:
         return UNREACHED
     return given

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.instance import NO_IDENTITY, UNVERIFIED, Instance, TrackedWorker
 from app.instance_settings import InstanceSettings
+from app.known_models import KnownModels
+from app.serving_names import Asked, lists_adapter, lora_on, serves_other, split_name
 from index.worker import EngineKind, Worker
 from router.changes import Changes
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request's model name means: a base model, perhaps one of its adapters, and the instances that serve it.
+    """What a request's model name means: a base model, perhaps one of its adapters, and its instances.
 
-    A change of the fleet makes new ones.
+    Which of them serve it under that name is for each to be said by itself (`app.serving_names`). `models` are several
+    where engines of different ones list it as an alias or an adapter. A change of the fleet makes new ones.
     """
 
     model: str
     lora: str | None
     instances: tuple[Instance, ...]
     workers: frozenset[Worker]
+    asked: Asked
+    models: tuple[str, ...]
+
+    def lora_on(self, instance: Instance, lora: str | None) -> str | None:
+        """The adapter meant to an instance by a request that names `lora` besides its model."""
+        return lora_on(instance, self.asked, lora)
 
 
 class Fleet:
@@ -31,9 +40,11 @@ class Fleet:
     `changes` names workers and instances (by id) whose state decides otherwise now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Collection[str] = ()) -> None:
+        """`expected`: models that the settings name, whether there are instances or not."""
         self._instances: dict[str, Instance] = {}
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[tuple[str, str | None], Target] = {}
+        self._known = KnownModels(expected)
         self.changes = Changes[Worker | str]()
 
     def __iter__(self) -> Iterator[Instance]:
@@ -51,6 +62,7 @@ class Fleet:
         assert settings.id not in self._instances
         instance = Instance(settings, source, changes=self.changes)
         self._instances[settings.id] = instance
+        self._known.configured(settings.model)
         for rank in range(settings.dp_size or 1):
             self.add_worker(instance, rank)
         self.changed()
@@ -72,6 +84,8 @@ class Fleet:
     def remove(self, instance_id: str) -> Instance | None:
         """Forget an instance."""
         instance = self._instances.pop(instance_id, None)
+        if instance is not None and _right(instance):
+            self._known.listed(instance.settings.model, (*instance.facts.models, *instance.adapters))
         self.changed()
         return instance
 
@@ -84,18 +98,31 @@ class Fleet:
         names: set[str] = set()
         for instance in self:
             names.add(instance.settings.model)
-            names.update(instance.facts.models)
-            names.update(instance.adapters)
+            if _right(instance):
+                names.update(instance.facts.models)
+                names.update(instance.adapters)
         return sorted(names)
 
-    def target(self, name: str) -> Target | None:
-        """What a model name means; None when nobody serves it. A base model's name wins over an adapter's."""
-        target = self._targets.get(name)
+    def target(self, name: str, lora_path: str | None = None) -> Target | None:
+        """What a model name means; None when nobody serves it. A base model's name wins over an adapter's.
+
+        An adapter that the name tells wins over `lora_path`, as in SGLang.
+        """
+        target = self._targets.get((name, lora_path))
         if target is None:
             target = self._find(name)
             if target is not None:
-                self._targets[name] = target
+                if lora_path is not None and target.lora is None:
+                    asked = target.asked._replace(lora=lora_path, form="lora_path")
+                    target = replace(target, lora=lora_path, asked=asked)
+                if lora_path is None or any(lora_path in one.adapters for one in target.instances):
+                    self._targets[name, lora_path] = target  # of names that engines tell there is an end
         return target
+
+    def waits_for(self, name: str) -> str | None:
+        """The model that a name nobody serves is known to mean, if that has no instance now."""
+        model = self._known.model_of(name)
+        return None if model is None or self.of_model(model) else model
 
     def sharing(self, tracked: TrackedWorker) -> list[Worker]:
         """Other workers whose events cannot be told from this one's: the same endpoint, and not two topics."""
@@ -115,18 +142,46 @@ class Fleet:
         return tuple(instance for instance in self if instance.settings.model == model)
 
     def _find(self, name: str) -> Target | None:
-        named = next((one for one in self if one.settings.model == name), None)
-        aliased = named or next((one for one in self if one.serves(name)), None)
-        if aliased is not None:
-            model = aliased.settings.model
-            return self._target(model, None)
-        adapted = next((one for one in self if name in one.adapters), None)
-        if adapted is not None:
-            model = adapted.settings.model
-            return self._target(model, name)
-        return None
+        models = self._based(name)
+        if models:
+            return self._target(models, Asked(name, name, None))
+        parts = split_name(name)
+        if parts is None:
+            listing = [one for one in self if _right(one) and name in one.adapters]
+            return self._target(_models(listing), Asked(name, None, name)) if listing else None
+        return self._find_both(name, *parts)
 
-    def _target(self, model: str, lora: str | None) -> Target:
-        instances = self.of_model(model)
+    def _based(self, name: str) -> tuple[str, ...]:
+        """The configured models that a base model's name means: that one, or those of whom engines list it."""
+        if any(one.settings.model == name for one in self):
+            return (name,)
+        return _models(one for one in self if _right(one) and name in one.facts.models and name not in one.adapters)
+
+    def _find_both(self, name: str, base: str, adapter: str | None) -> Target | None:
+        """`base:adapter` where an SGLang instance may have it, or a name that vLLM lists so as an adapter's."""
+        vllm = [one for one in self if _is(one, EngineKind.VLLM) and _right(one) and name in one.adapters]
+        models = self._based(base)
+        served = [one for one in self if one.settings.model in models and _is(one, EngineKind.SGLANG) and _right(one)]
+        if adapter is not None and not any(lists_adapter(one, adapter) or not one.facts.models for one in served):
+            served = []
+        if not served and not vllm:
+            return None
+        return self._target(_models([*served, *vllm]), Asked(name, base, adapter if served else name, "colon"))
+
+    def _target(self, models: tuple[str, ...], asked: Asked) -> Target:
+        instances = tuple(one for one in self if one.settings.model in models)
         workers = (tracked.worker for instance in instances for tracked in instance.workers.values())
-        return Target(model, lora, instances, frozenset(workers))
+        return Target(models[0], asked.lora, instances, frozenset(workers), asked, models)
+
+
+def _models(instances: Iterable[Instance]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.settings.model for one in instances))
+
+
+def _is(instance: Instance, kind: EngineKind) -> bool:
+    return instance.settings.engine is kind
+
+
+def _right(instance: Instance) -> bool:
+    """Whether its engine serves the model that it was configured for, as far as it tells."""
+    return serves_other(instance.settings.model, instance.facts) is None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Literal
 
 import structlog
 
 from app.adapters import STRANGER, AdapterLabels
-from app.instance import UNVERIFIED, Instance, TrackedWorker
+from app.instance import UNVERIFIED, AdapterDoubt, Instance, TrackedWorker
 from engine.identity import HashReport, ModelIdentity
 from index.block_hash import HashIdentity
 from index.event import BlockStored, EventBatch, KVEvent
 from index.index import Index
-from index.worker import Trust
+from index.worker import Medium, Trust
 
 _log = structlog.stdlib.get_logger("kvroute.hash")
 
@@ -180,11 +181,20 @@ class HashCheck:
         if self._tracked.refused or not _pairs(event) or self._hashes_say_nothing:
             return label
         proven = self._proven_path(event, name, path)
+        if proven != path and (proven is not None or self._is_conclusive(event)):
+            self._instance.doubts[name] = AdapterDoubt(time.monotonic(), path)
+            self._look_again()
         if proven is not None:
             return self._adapters.label(self._instance.settings.model, name, proven)
         self._misfile(name, name + STRANGER)
         self._look_again()
         return name + STRANGER
+
+    def _is_conclusive(self, event: BlockStored) -> bool:
+        """Whether only an unknown path can be why an adapter's first block was not proven."""
+        keys = event.extra_keys[0] if event.extra_keys else None
+        texts = all(isinstance(key, str) for key in keys or ())
+        return self._tracked.hash.status == "verified" and event.medium == Medium.GPU and texts
 
     @property
     def _hashes_say_nothing(self) -> bool:

@@ -29,6 +29,9 @@ _log = structlog.stdlib.get_logger("kvroute.ingest")
 NEW_PROCESS = frozenset({"start", "restart", "reconnect"})
 """Reasons of a `Clear` after which everything learnt from the process is open again."""
 
+ON_ITS_WAY_S = 3.0
+"""How long a request may take from its routing to the engine's cache, which may be cleared meanwhile."""
+
 OWN_REASONS = NEW_PROCESS | {"gap"}
 """Reasons that the stream gives. Others were asked for: something is known better now."""
 
@@ -140,6 +143,8 @@ class WorkerIngest:
     def _clear(self, reason: str, trust: Trust) -> None:
         tracked = self._tracked
         self._record.not_resumed()
+        if reason == "restart":
+            self._unmixed()
         if reason in NEW_PROCESS:
             self._forget_process()
         else:
@@ -203,7 +208,7 @@ class WorkerIngest:
             delta = self._index.apply(self._tracked.worker, decoded, record, applied)
             counts = count_types(decoded.events)
         self._counts.seen(applied.ts, batch.replayed)
-        self._record.save(batch, applied.ts, self._told(delta, counts))
+        self._record.save(batch, applied.ts, self._told(delta, counts, batch))
         self.refile()
 
     def _batch(self, taken: Batch) -> None:
@@ -214,13 +219,13 @@ class WorkerIngest:
         if batch is None:
             return
         self._counts.seen(batch.ts, taken.replayed)
-        if self._check is not None:
+        if self._check is not None and self._instance.unusable is None:
             batch = self._check.judged(batch)
         if not self._instance.applies(self._tracked):
             self._record.begin()
         elif not (taken.replayed and tracked.asleep):
             delta = self._index.apply(tracked.worker, batch, record=self._record.recording)
-            self._record.save(taken, batch.ts, self._told(delta, count_types(batch.events)))
+            self._record.save(taken, batch.ts, self._told(delta, count_types(batch.events), taken))
             self.refile()
 
     def _decoded(self, batch: Batch) -> EventBatch | None:
@@ -232,9 +237,11 @@ class WorkerIngest:
             self._record.save(batch, None, [])
             return None
 
-    def _told(self, delta: Delta, counts: dict[str, int]) -> list[Recorded] | None:
+    def _told(self, delta: Delta, counts: dict[str, int], batch: Batch) -> list[Recorded] | None:
         """What a batch did, to the metrics and the worker's trust; returns what is to be saved of it."""
         tracked = self._tracked
+        if delta.cleared and not batch.replayed:  # the first clear of a replay is that of the process's start
+            self._unmixed()
         self._metrics.events(self._tracked.worker, counts)
         if delta.cleared and not delta.lossy:
             tracked.trust = Trust.EXACT
@@ -245,6 +252,11 @@ class WorkerIngest:
         if delta.matched or delta.mismatched or delta.unchecked:
             self._verified(delta.matched, delta.mismatched, delta.unchecked)
         return delta.operations
+
+    def _unmixed(self) -> None:
+        """What the engine held of requests with an adapter or an extra_key is gone, and no other one is on its way."""
+        if self._tracked.mixes_namespaces and time.monotonic() - self._tracked.mixed_at > ON_ITS_WAY_S:
+            self._tracked.mixes_namespaces = False
 
     def _verified(self, matched: int, mismatched: int, unchecked: int) -> None:
         """What the check of stored blocks found. One that is wrong has the consequence of a wrong root block."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from app.contact import Contact
 from app.ejection import NEVER, Ejection
@@ -36,10 +36,18 @@ _WORKER_DECIDES = frozenset(
         "behind",
         "batches",
         "usable_batches",
+        "mixes_namespaces",
     }
 )
 _INSTANCE_DECIDES = frozenset({"settings", "facts", "draining", "unusable", "contact", "ejection"})
 """What a decision is made from; whoever sets one of these to another value has it noted, and need not think of it."""
+
+
+class AdapterDoubt(NamedTuple):
+    """When an event showed it, and the path that was listed then."""
+
+    at: float
+    path: str
 
 
 @dataclass(slots=True)
@@ -76,6 +84,10 @@ class TrackedWorker:
     stream: tuple[str, str] | None = None
     """Event endpoint and topic that are followed."""
     stream_advice: str | None = None
+    mixes_namespaces: bool = False
+    """It was sent requests with an adapter or an extra_key, and its events tell nothing of either."""
+    mixed_at: float = 0.0
+    """When the last of those was sent."""
     changes: Changes[Worker | str] = field(default_factory=Changes, repr=False, compare=False)
     """The fleet's, where this worker is noted."""
 
@@ -128,6 +140,12 @@ class Instance:
     ejection: Ejection = NEVER
     """By what gateways report."""
     tried: bool = False
+    listed_at: float | None = None
+    """When what it serves was read last; the time at which the question was sent."""
+    adapters_moved: bool = False
+    """Its present process was seen to load or unload adapters."""
+    doubts: dict[str, AdapterDoubt] = field(default_factory=dict)
+    """Adapters of which an event says another path than the list that was read last."""
     changes: Changes[Worker | str] = field(default_factory=Changes, repr=False, compare=False)
     """The fleet's, where this instance is noted by its id."""
 
@@ -147,10 +165,6 @@ class Instance:
     def adapters(self) -> Mapping[str, str]:
         """LoRA adapter name -> path, as the engine lists them."""
         return self.facts.adapters
-
-    def serves(self, model: str) -> bool:
-        """Whether requests for the base model `model` (its name here, or one the engine also serves it under) fit."""
-        return model == self.settings.model or (model in self.facts.models and model not in self.facts.adapters)
 
     def applies(self, tracked: TrackedWorker) -> bool:
         """Whether the worker's events are put into the index: it is not refused, and its release can be used."""

@@ -79,7 +79,7 @@ DESCRIPTION = "Which engine holds the longest reusable prefix of a prompt. Error
 
 def build(settings: Settings) -> Service:
     """All objects of a process, wired."""
-    metrics, fleet, index = Metrics(), Fleet(), Index()
+    metrics, fleet, index = Metrics(), Fleet(settings.models), Index()
     client = HttpClient()
     around = Surroundings(
         settings=settings,

@@ -54,7 +54,8 @@ def _fields_of(query: bytes) -> RouteFields:
         if name in values:
             raise Problem(422, "the field is given twice; a list is one JSON text", field=name)
         if name in _FIELDS:
-            values[name] = text if name in _TEXT_FIELDS else _query_value(name, text)
+            plain = name in _TEXT_FIELDS or (name == "lora_path" and not text.startswith("["))
+            values[name] = text if plain else _query_value(name, text)
     try:
         return msgspec.convert(values, RouteFields)
     except msgspec.ValidationError as error:

@@ -45,6 +45,10 @@ class RouteFields(msgspec.Struct):
     lora: Annotated[
         Annotated[str, Meta(max_length=512)] | None, Meta(description="adapter name, if model is the base model")
     ] = None
+    lora_path: Annotated[
+        Annotated[str, Meta(max_length=512)] | list[Annotated[str, Meta(max_length=512)] | None] | None,
+        Meta(description="SGLang's field for the adapter's name; instances of vLLM do not take it"),
+    ] = None
     cache_salt: Annotated[
         Annotated[str, Meta(max_length=128)] | None, Meta(description="the request's cache salt; empty: none")
     ] = None

@@ -47,6 +47,7 @@ class Service:
     async def start(self) -> None:
         """Open the state store, then watch every configured instance."""
         self.routing.suspect = self._suspect
+        self.routing.look_ups.look = self._look_now
         _log.info("core", core=CORE.name, reason=CORE.reason)
         if self.settings.state.get_secret_value() != "memory://":
             self.state = State.opened(self.settings, self.around, self)
@@ -151,6 +152,10 @@ class Service:
         if not any(one.settings.engine is EngineKind.VLLM for one in self.around.fleet.of_model(model)):
             self.around.identities.forget(model)
         _log.info("instance removed", instance=instance_id)
+
+    def _look_now(self, instance_id: str) -> asyncio.Future[None] | None:
+        watch = self._watches.get(instance_id)
+        return None if watch is None else watch.look_now()
 
     def _follow_anew(self, worker: Worker) -> None:
         watch = self._watches.get(worker.instance)

@@ -39,7 +39,7 @@ class Standings:
         """Those of the target that this request may be sent to now."""
         names = request.candidates
         selector = tuple(request.selector.items()) if request.selector else ()
-        way = request.model, request.lora, names, request.exclude, selector
+        way = request.model, request.lora, request.lora_path, names, request.exclude, selector
         kept = self._kept.get(way)
         if kept is not None and kept.target is target:
             self._kept.move_to_end(way)

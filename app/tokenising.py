@@ -11,6 +11,7 @@ from app.contact import Condition
 from app.fleet import Target
 from app.instance import Instance
 from app.route_request import RouteRequest
+from app.serving_names import name_for, why_not_served
 from app.settings import LimitSettings
 from engine.http_client import HttpClient
 from engine.tokenise import ChatText, CompletionText, TokeniseError, tokenise
@@ -50,7 +51,7 @@ async def _first(  # noqa: PLR0917
         while left or waiting:
             if left:
                 instance, own = left[-1], left.pop().settings
-                name = target.lora or request.lora or own.model
+                name = name_for(instance, target.asked, request.lora)
                 call = tokenise(client, own.engine, own.url, name, text, limits.tokenise_timeout_s)
                 waiting[asyncio.create_task(call)] = instance
             done, _ = await asyncio.wait(
@@ -91,9 +92,10 @@ def _text(request: RouteRequest) -> CompletionText | ChatText:
 
 def _askable(request: RouteRequest, target: Target) -> list[Instance]:
     """Instances that may answer, the most promising first; in turn, so that no engine gets all the texts."""
-    now, lora = time.monotonic(), request.lora or target.lora
+    now, lora, peers = time.monotonic(), request.lora or target.lora, target.instances
     failed = named(request.exclude, target.instances)
-    alive = [one for one in target.instances if one.contact.condition not in (Condition.DOWN, Condition.STARTING)]
+    serving = [one for one in peers if why_not_served(one, target.asked, request.lora, peers) is None]
+    alive = [one for one in serving if one.contact.condition not in (Condition.DOWN, Condition.STARTING)]
     turn = int(now * 1000)
     rotated = [alive[(index + turn) % len(alive)] for index in range(len(alive))]
 

@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from app.adapters import take_list
 from app.contact import Condition, Contact
 from app.ejection import NEVER
 from app.following import Following
 from app.instance import Instance, TrackedWorker
+from app.serving_names import serves_other
 from app.surroundings import Surroundings
 from engine.discovery import EngineUnreachable, facts
 from engine.facts import EngineFacts
@@ -62,6 +64,7 @@ class Watch:
         self._looked = asyncio.Event()
         self._at_once = False
         self._beats = 0
+        self._awaited: asyncio.Future[None] | None = None
         self._following = Following(instance, around, self._look_again.set, self._link_changed)
 
     def enter(self) -> None:
@@ -87,6 +90,13 @@ class Watch:
         """Look now, not at the next interval."""
         self._at_once = True
         self._look_again.set()
+
+    def look_now(self) -> asyncio.Future[None]:
+        """Ask for a look soon; done when one that begins from now on is over. However many ask, it is one look."""
+        self._look_again.set()
+        if self._awaited is None:
+            self._awaited = asyncio.get_running_loop().create_future()
+        return self._awaited
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -162,7 +172,7 @@ class Watch:
         soon_s = interval_s if contact.answers else min(interval_s, max(DOWN_LOOK_S, 2 * self._share_s))
         if contact.condition is Condition.DOUBTED:
             soon_s = min(soon_s, DOUBT_LOOK_S)
-        least_s, began = min(soon_s, LOOK_AGAIN_S), time.monotonic()
+        least_s, began = min(soon_s, max(LOOK_AGAIN_S, self._share_s)), time.monotonic()
         while (left_s := soon_s - (time.monotonic() - began)) > 0:
             try:
                 async with asyncio.timeout(left_s):
@@ -182,9 +192,11 @@ class Watch:
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
         """Ask for everything the engine tells, and whether it can serve."""
         instance, own = self._instance, self._instance.settings
-        doubted, began = not instance.contact.answers, time.monotonic()
+        awaited, self._awaited = self._awaited, None
+        doubted = not instance.contact.answers
         inquiry = Inquiry(self._around.client, own.url, self._look_timeout_s)
         async with self._around.doubts if doubted and instance.contact.served else self._around.polls:
+            began = time.monotonic()
             found, complaints = await asyncio.gather(
                 self._facts(inquiry), self._complaints(thorough=doubted and instance.contact.served)
             )
@@ -196,6 +208,8 @@ class Watch:
             self._told(found, complaints, began)
             self._following.update(tasks)
         self._looked.set()
+        if awaited is not None and not awaited.done():
+            awaited.set_result(None)
 
     @property
     def _look_timeout_s(self) -> float:
@@ -238,6 +252,7 @@ class Watch:
     def _told(self, told: EngineFacts, complaints: str | None, began: float) -> None:
         """Take over what a look found that began then: of a sign that came meanwhile it tells nothing."""
         instance, now = self._instance, time.monotonic()
+        take_list(instance, told, began, anew=_other_process(instance.facts, told))
         known = joined(instance.facts, told)
         if known != instance.facts:
             self._learn(known)
@@ -263,8 +278,7 @@ class Watch:
         self._around.fleet.changed()
         if instance.settings.engine is EngineKind.VLLM:
             self._around.adapters.know(instance.settings.model, facts.adapters)
-        else:
-            self._judge_release(facts.version)
+        self._judge(facts)
         other = _other_process(former, facts)
         if other:
             instance.ejection = NEVER
@@ -275,12 +289,16 @@ class Watch:
         if facts.warning and facts.warning != former.warning:
             _log.warning("engine advice", instance=instance.id, advice=facts.warning)
 
-    def _judge_release(self, version: str | None) -> None:
+    def _judge(self, facts: EngineFacts) -> None:
+        """Events of a release that cannot be read, or of another model, are not used."""
         instance = self._instance
-        was, instance.unusable = instance.unusable, sglang_usable(version or "")
+        release = sglang_usable(facts.version or "") if instance.settings.engine is EngineKind.SGLANG else None
+        other = serves_other(instance.settings.model, facts)
+        was, instance.unusable = instance.unusable, release or other
         if instance.unusable is not None and was is None:
             for tracked in instance.workers.values():
                 self._around.index.restart(tracked.worker)
+                self._around.discard(tracked.worker)
                 self._around.began(tracked.worker)
                 tracked.trust = Trust.NONE
             _log.error("instance refused", instance=instance.id, advice=instance.unusable)
@@ -322,10 +340,12 @@ class Watch:
         own, known = self._instance.settings, self._instance.facts
         if self._beats % 2:
             return await complaint(inquiry, own.engine)
-        answer = await inquiry.ask("/v1/models")
+        began, answer = time.monotonic(), await inquiry.ask("/v1/models")
         if answer is not None:
             cards = model_cards(answer)
-            if (cards.models, cards.adapters) != (known.models, known.adapters):
+            if (cards.models, cards.adapters) == (known.models, known.adapters):
+                self._instance.listed_at = began
+            else:
                 self._ask_at_once()
         return None
 
@@ -361,6 +381,7 @@ def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
         fingerprint=told.fingerprint or known.fingerprint,
         adapters=cards.adapters,
         models=cards.models,
+        roots=cards.roots,
         hash_algorithm=told.hash_algorithm or known.hash_algorithm,
         dynamo_format=known.dynamo_format if told.dynamo_format is None else told.dynamo_format,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 NO_REPLAY = "no replay endpoint, so missed events cannot be fetched: add replay_endpoint to --kv-events-config"
@@ -15,7 +17,8 @@ class EngineFacts(NamedTuple):
     the command line or backend, without context parallelism; events know better). `fingerprint` differs between
     processes of the same engine. `adapters` are LoRA names with their paths. `dynamo_format` tells whether SGLang's
     event hashes carry the namespace. `warning` says in words what an operator should change. `hash_algorithm` is what
-    vLLM's metrics say of `--prefix-caching-hash-algo`, in characters that can be shown.
+    vLLM's metrics say of `--prefix-caching-hash-algo`, in characters that can be shown. `models` are the base model's
+    names that are listed, `roots` where what is behind each came from, a path or a name.
     """
 
     version: str | None
@@ -31,3 +34,4 @@ class EngineFacts(NamedTuple):
     dynamo_format: bool | None
     warning: str | None
     hash_algorithm: str | None = None
+    roots: Mapping[str, str] = MappingProxyType({})

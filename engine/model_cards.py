@@ -9,10 +9,11 @@ from engine.loose_json import items, mapping, text
 
 
 class ModelCards(NamedTuple):
-    """Names of the base models served, and adapter names with their paths."""
+    """Names of the base models served with their roots, and adapter names with their paths."""
 
     models: tuple[str, ...]
     adapters: dict[str, str]
+    roots: dict[str, str]
 
 
 def model_cards(answer: Mapping[str, object]) -> ModelCards:
@@ -24,6 +25,7 @@ def model_cards(answer: Mapping[str, object]) -> ModelCards:
     """
     models: list[str] = []
     adapters: dict[str, str] = {}
+    roots: dict[str, str] = {}
     for card in map(mapping, items(answer.get("data"))):
         name, root = text(card.get("id")), text(card.get("root"))
         if name is None:
@@ -34,4 +36,6 @@ def model_cards(answer: Mapping[str, object]) -> ModelCards:
                 adapters[name] = root
         else:
             models.append(name)
-    return ModelCards(tuple(models), adapters)
+            if root is not None:
+                roots[name] = root
+    return ModelCards(tuple(models), adapters, roots)

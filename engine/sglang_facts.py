@@ -12,7 +12,7 @@ from engine.endpoint import host_of, port_clash, rank_endpoint
 from engine.facts import NO_REPLAY, EngineFacts
 from engine.inquiry import Inquiry
 from engine.loose_json import count, items, mapping, measure, text
-from engine.model_cards import model_cards
+from engine.model_cards import ModelCards, model_cards
 from engine.wire import sglang_usable
 
 _RANKS_LIMIT = 1024
@@ -29,14 +29,16 @@ _ADAPTERS = (
 
 
 async def sglang_facts(inquiry: Inquiry) -> EngineFacts:
-    """Ask `/server_info` (or its older name) and `/v1/models`; EngineUnreachable when all fail."""
-    answer, cards = await asyncio.gather(_server_info(inquiry), inquiry.ask("/v1/models"))
+    """Ask `/server_info` (or its older name), `/v1/models` and `/model_info`; EngineUnreachable when all fail."""
+    answer, cards, model = await asyncio.gather(
+        _server_info(inquiry), inquiry.ask("/v1/models"), inquiry.ask("/model_info")
+    )
     inquiry.require_answer()
     info = answer or {}
     config = _events_config(info.get("kv_events_config"))
     publisher = _publisher(info, config)
     streams = _streams(publisher, host_of(inquiry.url))
-    models = model_cards(cards or {})
+    models = _models(model_cards(cards or {}), model or {}, info)
     dynamo = None if config is None else config.get("format") == "dynamo"
     lora = bool(models.adapters) or info.get("enable_lora") is True
     return EngineFacts(
@@ -52,6 +54,7 @@ async def sglang_facts(inquiry: Inquiry) -> EngineFacts:
         models=models.models,
         dynamo_format=dynamo,
         warning=_warning(answer, publisher, streams, lora=lora and dynamo is False),
+        roots=models.roots,
     )
 
 
@@ -74,6 +77,22 @@ class _Streams(NamedTuple):
     events: dict[int, str]
     replay: dict[int, str]
     warnings: list[str]
+
+
+def _models(cards: ModelCards, model: Mapping[str, object], info: Mapping[str, object]) -> ModelCards:
+    """The cards, with what they leave out: a base card's root is its own name, `model_path` is told elsewhere.
+
+    `/model_info` follows a weight update, `/server_info` says what the server was started with.
+    """
+    told = model if text(model.get("model_path")) else info
+    name, path = text(told.get("served_model_name")), text(told.get("model_path"))
+    if name is None and told is model and len(cards.models) == 1:  # before it was told
+        name = cards.models[0]
+    if name is None or path is None or (cards.models and name not in cards.models):
+        return cards
+    if told is info and not cards.models:
+        return cards
+    return cards._replace(models=cards.models or (name,), roots={**cards.roots, name: path})
 
 
 async def _server_info(inquiry: Inquiry) -> dict[str, object] | None:

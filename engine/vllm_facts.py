@@ -50,6 +50,7 @@ async def vllm_facts(inquiry: Inquiry) -> EngineFacts:
         dynamo_format=None,
         warning=streams.warning,
         hash_algorithm=process.hash_algorithm,
+        roots=models.roots,
     )
 
 

@@ -23,6 +23,17 @@ class AdapterLoads:
         self._fixed: dict[str, int] = {}
         self._again: dict[str, int] = {}
         self._former: dict[str, int] = {}
+        self._doubted: dict[str, int] = {}
+
+    def doubt(self, slot: int, lora: str) -> None:
+        """A root came that the load known of does not explain: of another load, or of a request with an extra_key."""
+        self._doubted[lora] = self._doubted.pop(lora, 0) | 1 << slot
+        while len(self._doubted) > MAX_FORMER:
+            del self._doubted[next(iter(self._doubted))]
+
+    def is_doubted(self, slot: int, lora: str) -> bool:
+        """Whether what the worker holds of the adapter may be of a load before the present one."""
+        return bool(self._doubted.get(lora, 0) >> slot & 1)
 
     def fixed(self, lora: str) -> int:
         """Workers that sent a root under the id that follows from the adapter's path: what it was loaded with first."""
@@ -65,7 +76,7 @@ class AdapterLoads:
         self._again[lora] = before | 1 << slot
         while len(self._again) > MAX_FORMER:
             del self._again[next(iter(self._again))]
-        self._fixed = _without(self._fixed, slot, lora)
+        self._fixed, self._doubted = _without(self._fixed, slot, lora), _without(self._doubted, slot, lora)
         for namespace in former:
             self._former[namespace] = self._former.pop(namespace, 0) | 1 << slot
         while len(self._former) > MAX_FORMER:
@@ -74,7 +85,7 @@ class AdapterLoads:
 
     def cleared(self, slot: int) -> None:
         """The worker holds nothing any more."""
-        self._former = _without(self._former, slot)
+        self._former, self._doubted = _without(self._former, slot), _without(self._doubted, slot)
 
     def forget(self, slot: int) -> None:
         """The worker is gone, or is another process now."""

@@ -64,6 +64,10 @@ class Index:
         """Whether SGLang blocks were filed wrongly, because their format was not known then. Only a clear mends it."""
         return worker in self.radix and self.radix.misfiled(worker)
 
+    def adapter_doubted(self, worker: Worker, lora: str) -> bool:
+        """Whether what an SGLang worker holds of an adapter may be of a load before the present one: no event tells."""
+        return worker in self.radix and self.radix.adapter_doubted(worker, lora)
+
     def identify(self, worker: Worker, identity: HashIdentity, shared: bool) -> None:
         """A vLLM worker's root block was re-derived; `shared`: with the fleet's identity."""
         self.blocks.identify(worker, identity, shared)

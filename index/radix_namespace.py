@@ -171,7 +171,10 @@ class RadixNamespaces:
         keys = [lora_id if extra is None else extra.removesuffix(lora_id) + lora_id for lora_id in request.lora_ids]
         places = [Place([hidden(namespaced(plain, key, salt)) for key in keys], slots & ~self.loads.again(lora))]
         if extra is None:
-            places += [Place([named(salt, lora)], slots), self._by_name((lora, salt or "", first), slots)]
+            places += [
+                Place([named(salt, lora)], slots & ~self.loads.again(lora)),
+                self._by_name((lora, salt or "", first), slots),
+            ]
         return [place for place in places if place.names and place.slots]
 
     def _by_name(self, key: tuple[str, str, bytes], slots: int) -> Place:
@@ -218,8 +221,11 @@ class RadixNamespaces:
             self.loads.prove(slot, root.lora)
         elif self._shows_another_load(slot, key, name):
             self.load_again(slot, root.lora)
-        elif self.loads.fixed(root.lora) >> slot & 1:
-            return Filing(name, name)
+        else:
+            if self._is_second(slot, key, name):
+                self.loads.doubt(slot, root.lora)
+            if self.loads.fixed(root.lora) >> slot & 1:
+                return Filing(name, name)
         label = labelled(root.wire, root.salt, root.lora, fixed=proof is _Proof.LORA_ID)
         if proof is _Proof.LORA_ID or name not in self._labels:
             self._labels[name] = label
@@ -229,8 +235,10 @@ class RadixNamespaces:
     def _shows_another_load(self, slot: int, key: tuple[str, str, bytes], name: str) -> bool:
         """Whether a root that is not explained shows that its adapter was loaded again: without extra_keys one load
         has one name for a page."""
-        if not self.loads.alone >> slot & 1:
-            return False
+        return bool(self.loads.alone >> slot & 1) and self._is_second(slot, key, name)
+
+    def _is_second(self, slot: int, key: tuple[str, str, bytes], name: str) -> bool:
+        """Whether the worker has another name for the page, or an id of the adapter that does not explain this one."""
         others = self._hidden.get(key, {}).items()
         known = any(slots >> slot & 1 for other, slots in others if other != name)
         return known or bool(self.loads.fixed(key[0]) >> slot & 1)

@@ -65,6 +65,11 @@ class RadixPools:
         member = self._members[worker]
         return member.pool is not None and member.pool.namespaces.is_misfiled(member.slot)
 
+    def adapter_doubted(self, worker: Worker, lora: str) -> bool:
+        """Whether what it holds of an adapter may be of a load before the present one."""
+        member = self._members[worker]
+        return member.pool is not None and member.pool.namespaces.loads.is_doubted(member.slot, lora)
+
     def remove(self, worker: Worker) -> None:
         """Free a worker and all it alone held."""
         self._leave(self._members.pop(worker))

@@ -53,7 +53,7 @@ def answers(adapters: dict[str, str], asked: Callable[[Row], bool]) -> dict[str,
     streams = {name: one for name, one in every.items() if any(row.adapter_path for row in one.rows)}
     found: dict[str, list[tuple[Row, int]]] = {name: [] for name in streams}
     with ExitStack() as stack:
-        engine = stack.enter_context(FakeEngine(EngineKind.VLLM, adapters=adapters))
+        engine = stack.enter_context(FakeEngine(EngineKind.VLLM, adapters=adapters, aliases=tuple(streams)))
         publishers = {name: stack.enter_context(Publisher(topic=one.topic)) for name, one in streams.items()}
         settings = [
             instance(name, publishers[name], engine, model=name, topic=one.topic, **one.settings)

@@ -80,6 +80,7 @@ class World:
                 tracked.asleep = dice.random() < 0.5
             case 9:
                 tracked.doubtful = dice.random() < 0.5
+                tracked.mixes_namespaces = dice.random() < 0.5
             case 10:
                 tracked.refused = dice.random() < 0.5
             case 11:
@@ -97,7 +98,7 @@ class World:
             case 15:
                 instance.facts = NO_FACTS._replace(
                     adapters=dice.choice([{}, {"adapter": "/p"}]),
-                    models=dice.choice([(), ("m",)]),
+                    models=dice.choice([(), ("m",), ("other",)]),
                     dynamo_format=dice.choice([None, False]),
                 )
                 self.fleet.changed()

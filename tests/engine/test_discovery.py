@@ -78,6 +78,7 @@ async def test_vllm_tells_everything(client: HttpClient, vllm: FakeEngine) -> No
         dynamo_format=None,
         warning=None,
         hash_algorithm="sha256_cbor",
+        roots={"m": "/models/m"},
     )
 
 
@@ -162,6 +163,7 @@ async def test_sglang_tells_everything(client: HttpClient, sglang: FakeEngine) -
         models=("m",),
         dynamo_format=True,
         warning=None,
+        roots={"m": "/models/m"},
     )
 
 

@@ -60,6 +60,8 @@ class FakeEngine:
     version: str | None = None
     model: str = "m"
     adapters: dict[str, str] = field(default_factory=dict)
+    root: str | None = None
+    aliases: tuple[str, ...] = ()
     events: str | None = None
     replay: str | None = None
     topic: str = ""
@@ -162,7 +164,8 @@ class FakeEngine:
 
     def _cards(self) -> list[dict[str, object]]:
         cards: list[dict[str, object]] = [
-            {"id": self.model, "root": f"/models/{self.model}", "parent": None, "max_model_len": 8192}
+            {"id": name, "root": self.root or f"/models/{self.model}", "parent": None, "max_model_len": 8192}
+            for name in (self.model, *self.aliases)
         ]
         cards += [
             {"id": name, "root": path, "parent": self.model, "max_model_len": None}
