@@ -6,7 +6,7 @@ import time
 
 from app.candidates import trust_of
 from app.instance import Instance, TrackedWorker, WorkerState
-from engine.identity import HashReport
+from app.instance_advice import stream_advice_of, warning_of
 from index.block_hash import HashIdentity
 from index.index import Index
 
@@ -34,7 +34,8 @@ def describe(instance: Instance, index: Index) -> dict[str, object]:
         "draining": instance.draining,
         "reachable": instance.reachable,
         "state": instance.state(now).value,
-        "warning": instance.facts.warning,
+        "unauthorized": instance.facts.unauthorized,
+        "warning": warning_of(instance),
         "workers": [_worker(instance, tracked, index, now) for tracked in instance.workers.values()],
     }
 
@@ -49,10 +50,11 @@ def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | 
         return BROKEN
     if tracked.uncertain(now):
         return UNCERTAIN
-    given = tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
-    if given is None and instance.reachable is False and instance.state_of(tracked, now) is WorkerState.CONNECTING:
+    given = tracked.advice or tracked.hash.advice or tracked.stream_advice
+    unasked = instance.reachable is False or (instance.tried and not instance.reachable)
+    if given is None and unasked and instance.state_of(tracked, now) is WorkerState.CONNECTING:
         return UNREACHED
-    return given
+    return given or stream_advice_of(instance, tracked, now) or warning_of(instance)
 
 
 def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float) -> dict[str, object]:
@@ -60,6 +62,7 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
     gpu, cpu, disk, other = index.counts(worker)
     return {
         "dp_rank": worker.dp_rank,
+        "engine_rank": instance.facts.own_rank(worker.dp_rank),
         "state": instance.state_of(tracked, now).value,
         "events": None if tracked.stream is None else tracked.stream[0],
         "trust": trust_of(instance, tracked, now).value,
@@ -67,7 +70,7 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
         "seq": tracked.seq,
         "lag_s": None if tracked.lag_s is None else round(tracked.lag_s, 3),
         "blocks": {"gpu": gpu, "cpu": cpu, "disk": disk, "other": other},
-        "hash": _hash(tracked.hash),
+        "hash": _hash(tracked),
         "advice": advice_for(instance, tracked, now),
         "gaps": tracked.gaps,
         "replayed_batches": tracked.replayed_batches,
@@ -78,13 +81,15 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
     }
 
 
-def _hash(report: HashReport) -> dict[str, object]:
+def _hash(tracked: TrackedWorker) -> dict[str, object]:
+    report = tracked.hash
     identity = report.identity
     return {
         "status": report.status,
         "algorithm": identity.algorithm if identity else None,
         "seed": _seed(identity),
         "expected": _identity(report.expected),
+        "policy": None if report.status == "none" else "enforce" if tracked.enforced else "translate",
         "advice": report.advice,
     }
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from app.engine_key import EngineKey
 from app.instance_settings import InstanceSettings
+from engine.address import EngineAddress
 from engine.facts import EngineFacts
 from engine.identity import HashReport
 from engine.load import EngineLoad
@@ -80,7 +82,13 @@ class TrackedWorker:
     """What is held comes from the state store, and the engine may be another process since."""
     stream: tuple[str, str] | None = None
     """Event endpoint and topic that are followed."""
+    stream_since: float | None = None
+    """When that stream was first followed."""
     stream_advice: str | None = None
+    sharing: tuple[str, ...] = ()
+    """Instances whose events come from the same endpoint and cannot be told from this worker's (Fleet.note_stream)."""
+    enforced: bool = True
+    """Whether a deviating hash identity has it refused; under `translate` it is only shown."""
     changes: Changes[Worker | str] = field(default_factory=Changes, repr=False, compare=False)
     """The fleet's, where this worker is noted."""
 
@@ -123,6 +131,9 @@ class Instance:
     reachable: bool | None = None
     unreachable_since: float | None = None
     tried: bool = False
+    same_url: tuple[str, ...] = ()
+    """Other instances at the same URL, as the fleet keeps it."""
+    key: EngineKey = field(init=False, repr=False, compare=False)
     changes: Changes[Worker | str] = field(default_factory=Changes, repr=False, compare=False)
     """The fleet's, where this instance is noted by its id."""
 
@@ -130,6 +141,20 @@ class Instance:
         if name in _INSTANCE_DECIDES and hasattr(self, "changes") and getattr(self, name) != value:
             self.changes.note(self.id)
         object.__setattr__(self, name, value)
+
+    def __post_init__(self) -> None:
+        own = self.settings
+        self.key = EngineKey(None if own.api_key is None else own.api_key.get_secret_value(), own.api_key_file)
+
+    @property
+    def address(self) -> EngineAddress:
+        """Where and with which key the engine is asked now. Reads the key's file where it has changed."""
+        return EngineAddress(self.settings.engine, self.settings.url, self.key.current())
+
+    @property
+    def own_names(self) -> frozenset[str]:
+        """What the engine's metrics may call the model that it serves."""
+        return frozenset((self.settings.model, *self.facts.models, *self.facts.roots))
 
     @property
     def id(self) -> str:

@@ -94,13 +94,17 @@ class HashAnswer(BaseModel):
     algorithm: str | None
     seed: str | None
     expected: HashIdentityAnswer | None
+    policy: Literal["enforce", "translate"] | None = Field(
+        default=None, description="what a mismatch means: refused, or a hash domain of its own; null: no identity"
+    )
     advice: str | None = Field(description="what to change, in words")
 
 
 class WorkerAnswer(BaseModel):
     """One data-parallel rank."""
 
-    dp_rank: int
+    dp_rank: int = Field(description="0 and on; what X-data-parallel-rank takes")
+    engine_rank: int = Field(description="the engine's own number of it: another one on a node of several")
     state: StateWord
     events: str | None = Field(description="where its events are followed; null: not known yet")
     trust: TrustWord
@@ -132,6 +136,7 @@ class InstanceAnswer(BaseModel):
     draining: bool
     reachable: bool | None
     state: StateWord
+    unauthorized: bool = Field(description="whether it wants a key that it does not get: api_key, api_key_file")
     warning: str | None
     workers: list[WorkerAnswer]
 

@@ -24,10 +24,9 @@ async def tokens_of(request: RouteRequest, target: Target, client: HttpClient, l
     try:
         async with asyncio.timeout(limits.route_timeout_s):
             for instance in _askable(request, target)[:ATTEMPTS]:
-                own = instance.settings
-                name = target.lora or request.lora or own.model
+                name = target.lora or request.lora or instance.settings.model
                 try:
-                    ids = await tokenise(client, own.engine, own.url, name, text, limits.tokenise_timeout_s)
+                    ids = await tokenise(client, instance.address, name, text, limits.tokenise_timeout_s)
                     return array("I", ids).tobytes()
                 except TokeniseError as error:
                     last = error

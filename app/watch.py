@@ -14,7 +14,7 @@ from app.instance import Instance, TrackedWorker
 from app.surroundings import Surroundings
 from engine.discovery import EngineUnreachable, discover
 from engine.facts import EngineFacts
-from engine.load import EngineLoad, read_load
+from engine.load import EngineLoad, of_ranks, read_load
 from engine.wire import sglang_usable
 from index.worker import EngineKind, Trust
 
@@ -112,7 +112,7 @@ class Watch:
         try:
             async with self._around.polls:
                 facts = await discover(
-                    self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s
+                    self._around.client, instance.address, self._around.settings.polling.timeout_s, own.model
                 )
         except EngineUnreachable as error:
             level = logging.DEBUG if instance.reachable is False else logging.WARNING
@@ -139,7 +139,7 @@ class Watch:
         other = _other_process(former, facts)
         if other:
             self._following.told_process(facts.fingerprint)
-            if facts.dp_size and instance.settings.dp_size is None:
+            if facts.dp_size and instance.settings.rank_count is None:
                 self._following.drop_ranks(facts.dp_size)
         self._following.learn(anew=other)
         if facts.warning and facts.warning != former.warning:
@@ -168,12 +168,12 @@ class Watch:
     # Load
 
     async def _read_load(self) -> None:
-        own, loads = self._instance.settings, dict[int, EngineLoad]()
-        if self._instance.reachable is not False:
+        instance, loads = self._instance, dict[int, EngineLoad]()
+        if instance.reachable is not False:
+            timeout_s = self._around.settings.polling.timeout_s
             async with self._around.polls:
-                loads = await read_load(
-                    self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s
-                )
+                loads = await read_load(self._around.client, instance.address, timeout_s, instance.own_names)
+        loads = of_ranks(loads, [instance.facts.own_rank(rank) for rank in range(len(instance.workers))])
         now = time.monotonic()
         only = next(iter(loads.values())) if len(loads) == len(self._instance.workers) == 1 else None
         for rank, tracked in self._instance.workers.items():
@@ -197,6 +197,7 @@ def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
     if _other_process(known, told):
         return told
     cards = told if told.models or told.adapters else known
+    streams = known if told.unauthorized and not told.events else told
     return told._replace(
         version=told.version or known.version,
         block_size=told.block_size or known.block_size,
@@ -205,6 +206,11 @@ def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
         fingerprint=told.fingerprint or known.fingerprint,
         adapters=cards.adapters,
         models=cards.models,
+        roots=cards.roots,
+        events=streams.events,
+        replay=streams.replay,
+        topic=streams.topic,
+        ranks=told.ranks or known.ranks,
         hash_algorithm=told.hash_algorithm or known.hash_algorithm,
         dynamo_format=known.dynamo_format if told.dynamo_format is None else told.dynamo_format,
     )

@@ -15,7 +15,12 @@ class EngineFacts(NamedTuple):
     the command line or backend, without context parallelism; events know better). `fingerprint` differs between
     processes of the same engine. `adapters` are LoRA names with their paths. `dynamo_format` tells whether SGLang's
     event hashes carry the namespace. `warning` says in words what an operator should change. `hash_algorithm` is what
-    vLLM's metrics say of `--prefix-caching-hash-algo`, in characters that can be shown.
+    vLLM's metrics say of `--prefix-caching-hash-algo`, in characters that can be shown. `roots` are what the base
+    models' names stand for (their paths).
+
+    Ranks are numbered from 0 here. `ranks` are the engine's own numbers of them, rising: vLLM's do not begin at 0 on a
+    node of a hybrid or external load balancing deployment. Empty: 0 and on. `unauthorized`: some questions were
+    answered 401 or 403, so that what is missing here may be told with another key; `warning` says so.
     """
 
     version: str | None
@@ -31,3 +36,10 @@ class EngineFacts(NamedTuple):
     dynamo_format: bool | None
     warning: str | None
     hash_algorithm: str | None = None
+    roots: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    unauthorized: bool = False
+
+    def own_rank(self, rank: int) -> int:
+        """The engine's number of a rank."""
+        return self.ranks[rank] if rank < len(self.ranks) else rank

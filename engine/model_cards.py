@@ -9,10 +9,11 @@ from engine.loose_json import items, mapping, text
 
 
 class ModelCards(NamedTuple):
-    """Names of the base models served, and adapter names with their paths."""
+    """Names of the base models served, adapter names with their paths, and the paths of the base models."""
 
     models: tuple[str, ...]
     adapters: dict[str, str]
+    roots: tuple[str, ...] = ()
 
 
 def model_cards(answer: Mapping[str, object]) -> ModelCards:
@@ -24,6 +25,7 @@ def model_cards(answer: Mapping[str, object]) -> ModelCards:
     """
     models: list[str] = []
     adapters: dict[str, str] = {}
+    roots: list[str] = []
     for card in map(mapping, items(answer.get("data"))):
         name, root = text(card.get("id")), text(card.get("root"))
         if name is None:
@@ -34,4 +36,5 @@ def model_cards(answer: Mapping[str, object]) -> ModelCards:
                 adapters[name] = root
         else:
             models.append(name)
-    return ModelCards(tuple(models), adapters)
+            roots += [root] if root is not None and root not in roots else []
+    return ModelCards(tuple(models), adapters, tuple(roots))

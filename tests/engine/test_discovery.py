@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.address import EngineAddress
 from engine.discovery import EngineFacts, EngineUnreachable, discover, fingerprint
 from engine.http_client import HttpClient
 from index.worker import EngineKind
@@ -55,7 +56,7 @@ def sglang() -> Iterator[FakeEngine]:
 
 
 async def learn(client: HttpClient, engine: FakeEngine) -> EngineFacts:
-    return await discover(client, engine.kind, engine.url, 5)
+    return await discover(client, EngineAddress(engine.kind, engine.url), 5)
 
 
 # vLLM
@@ -78,6 +79,8 @@ async def test_vllm_tells_everything(client: HttpClient, vllm: FakeEngine) -> No
         dynamo_format=None,
         warning=None,
         hash_algorithm="sha256_cbor",
+        roots=("/models/m",),
+        ranks=(0, 1),
     )
 
 
@@ -138,9 +141,9 @@ async def test_replay_ports_that_run_into_event_ports_are_warned_about(
 async def test_several_start_times_make_one_fingerprint(client: HttpClient, vllm: FakeEngine) -> None:
     page = "process_start_time_seconds 200.5\nprocess_start_time_seconds 100\nprocess_start_time_seconds 200.5\n"
     vllm.spoil(Reply(page, content_type="text/plain"), "/metrics")
-    assert await fingerprint(client, EngineKind.VLLM, vllm.url, 5) == "100.0,200.5"
+    assert await fingerprint(client, EngineAddress(EngineKind.VLLM, vllm.url), 5) == "100.0,200.5"
     vllm.spoil(Reply("nothing here\n", content_type="text/plain"), "/metrics")
-    assert await fingerprint(client, EngineKind.VLLM, vllm.url, 5) is None
+    assert await fingerprint(client, EngineAddress(EngineKind.VLLM, vllm.url), 5) is None
 
 
 # SGLang
@@ -162,6 +165,7 @@ async def test_sglang_tells_everything(client: HttpClient, sglang: FakeEngine) -
         models=("m",),
         dynamo_format=True,
         warning=None,
+        roots=("/models/m",),
     )
 
 
@@ -230,7 +234,7 @@ async def test_without_server_info_sglang_facts_are_unknown_without_a_warning(
 async def test_startup_times_are_also_found_among_the_internal_states(client: HttpClient, sglang: FakeEngine) -> None:
     info = {"internal_states": [{}, {"startup_time": {"scheduler_e2e": 7}}]}
     sglang.spoil(Reply(json.dumps(info)), "/server_info")
-    assert await fingerprint(client, EngineKind.SGLANG, sglang.url, 5) == "scheduler_e2e=7.0"
+    assert await fingerprint(client, EngineAddress(EngineKind.SGLANG, sglang.url), 5) == "scheduler_e2e=7.0"
 
 
 # Both
@@ -239,12 +243,12 @@ async def test_startup_times_are_also_found_among_the_internal_states(client: Ht
 @pytest.mark.parametrize("kind", EngineKind)
 async def test_another_process_has_another_fingerprint(client: HttpClient, kind: EngineKind) -> None:
     with FakeEngine(kind) as engine:
-        first = await fingerprint(client, kind, engine.url, 5)
-        assert first == await fingerprint(client, kind, engine.url + "/", 5)
+        first = await fingerprint(client, EngineAddress(kind, engine.url), 5)
+        assert first == await fingerprint(client, EngineAddress(kind, engine.url + "/"), 5)
         engine.restart()
-        assert first != await fingerprint(client, kind, engine.url, 5)
+        assert first != await fingerprint(client, EngineAddress(kind, engine.url), 5)
         engine.spoil(HTML)
-        assert await fingerprint(client, kind, engine.url, 5) is None
+        assert await fingerprint(client, EngineAddress(kind, engine.url), 5) is None
 
 
 @pytest.mark.parametrize("kind", EngineKind)
@@ -254,7 +258,7 @@ async def test_an_engine_that_answers_nothing_of_use_is_unreachable(client: Http
             engine.spoil(reply)
             engine.spoil(Reply("", 404), "/metrics")
             with pytest.raises(EngineUnreachable, match=engine.url):
-                await discover(client, kind, engine.url, 5)
+                await discover(client, EngineAddress(kind, engine.url), 5)
         assert engine.calls["/elsewhere"] == 0
 
 
@@ -263,7 +267,7 @@ async def test_answers_of_unexpected_shape_leave_facts_unknown(client: HttpClien
     with FakeEngine(kind) as engine:
         for body in ODD_OBJECTS:
             engine.spoil(Reply(body))
-            facts = await discover(client, kind, engine.url, 5)
+            facts = await discover(client, EngineAddress(kind, engine.url), 5)
             assert (facts.version, facts.fingerprint, facts.block_size) == (None, None, None)
             assert len(facts.events) <= 1
 
@@ -275,19 +279,19 @@ async def test_nobody_listening_and_slow_answers_are_unreachable_within_the_limi
     with FakeEngine(kind) as engine:
         engine.spoil(Reply("{}", delay_s=1.0))
         with pytest.raises(EngineUnreachable, match=r"within 0\.1 s"):
-            await discover(client, kind, engine.url, 0.1)
+            await discover(client, EngineAddress(kind, engine.url), 0.1)
         url = engine.url
     with pytest.raises(EngineUnreachable):
-        await discover(client, kind, url, 5)
+        await discover(client, EngineAddress(kind, url), 5)
 
 
 async def test_one_slow_part_costs_only_that_part(client: HttpClient, vllm: FakeEngine) -> None:
     vllm.spoil(Reply("{}", delay_s=2.0), "/v1/models")
-    facts = await discover(client, vllm.kind, vllm.url, 1.0)
+    facts = await discover(client, EngineAddress(vllm.kind, vllm.url), 1.0)
     assert (facts.version, facts.models, len(facts.events)) == ("0.32.0", (), 1)
 
 
 async def test_a_url_without_a_host_is_unreachable(client: HttpClient) -> None:
     for url in ("vllm-0", "http://", "http://[::1", "ftp://a"):
         with pytest.raises(EngineUnreachable):
-            await discover(client, EngineKind.VLLM, url, 1)
+            await discover(client, EngineAddress(EngineKind.VLLM, url), 1)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from engine.address import EngineAddress
 from engine.http_client import HttpClient
 from engine.load import EngineLoad, read_load
 from index.worker import EngineKind
@@ -21,7 +22,7 @@ async def client() -> AsyncIterator[HttpClient]:
 
 
 async def load(client: HttpClient, engine: FakeEngine) -> dict[int, EngineLoad]:
-    return await read_load(client, engine.kind, engine.url, 5)
+    return await read_load(client, EngineAddress(engine.kind, engine.url), 5)
 
 
 async def test_vllm_reports_every_rank_and_its_sleep(client: HttpClient) -> None:
@@ -81,6 +82,6 @@ async def test_nothing_readable_is_no_load(client: HttpClient, kind: EngineKind)
             engine.spoil(reply)
             assert await load(client, engine) == {}
         engine.spoil(Reply("{}", delay_s=1.0))
-        assert await read_load(client, kind, engine.url, 0.1) == {}
+        assert await read_load(client, EngineAddress(kind, engine.url), 0.1) == {}
         url = engine.url
-    assert await read_load(client, kind, url, 5) == {}
+    assert await read_load(client, EngineAddress(kind, url), 5) == {}
