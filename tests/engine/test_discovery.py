@@ -295,3 +295,103 @@ async def test_a_url_without_a_host_is_unreachable(client: HttpClient) -> None:
     for url in ("vllm-0", "http://", "http://[::1", "ftp://a"):
         with pytest.raises(EngineUnreachable):
             await discover(client, EngineAddress(EngineKind.VLLM, url), 1)
+
+
+# Keys
+
+
+@pytest.mark.parametrize("kind", EngineKind)
+async def test_an_engine_that_wants_a_key_says_so_in_the_warning_and_answers_to_the_key(
+    client: HttpClient, kind: EngineKind
+) -> None:
+    with FakeEngine(kind, api_key="k-1", adapters={"sql": "/loras/sql"}, events="tcp://*:5557") as engine:
+        facts = await learn(client, engine)
+        assert facts.unauthorized
+        assert (facts.models, facts.adapters) == ((), {})
+        assert "answers 401 Unauthorized to GET" in (facts.warning or "")
+        assert "/v1/models" in (facts.warning or "")
+        assert "set `api_key` or `api_key_file`" in (facts.warning or "")
+        facts = await discover(client, EngineAddress(kind, engine.url, "other"), 5)
+        assert facts.unauthorized
+        assert "its api_key is refused" in (facts.warning or "")
+        assert "other" not in (facts.warning or "")
+        address = EngineAddress(kind, engine.url, "k-1")
+        facts = await discover(client, address, 5)
+        assert (facts.unauthorized, facts.models, facts.adapters) == (False, ("m",), {"sql": "/loras/sql"})
+        assert await fingerprint(client, address, 5) == facts.fingerprint is not None
+
+
+async def test_403_is_a_refused_key_too_and_a_guarded_source_list_is_not_taken_for_a_missing_one(
+    client: HttpClient, vllm: FakeEngine
+) -> None:
+    vllm.spoil(Reply("{}", 403), "/kv_event_sources")
+    facts = await learn(client, vllm)
+    assert facts.unauthorized
+    assert "403 Forbidden to GET /kv_event_sources" in (facts.warning or "")
+    assert "does not tell where" not in (facts.warning or "")
+
+
+def test_a_key_is_not_in_the_address_as_text() -> None:
+    assert "k-1" not in f"{EngineAddress(EngineKind.VLLM, 'http://a', 'k-1')!r}"
+
+
+# Ranks
+
+
+async def test_ranks_are_counted_from_0_and_keep_the_engines_own_numbers(client: HttpClient, vllm: FakeEngine) -> None:
+    for own in ((2, 3), (3,), (0, 5), (7, 999_999_999_999), (10, 9)):
+        vllm.own_ranks, vllm.events, vllm.replay = own, None, None
+        sources = {
+            str(rank): {"endpoint": f"tcp://*:{6000 + rank % 1000}", "replay_endpoint": f"tcp://*:{8000 + rank % 1000}"}
+            for rank in own
+        }
+        vllm.spoil(Reply(json.dumps(sources)), "/kv_event_sources")
+        facts = await learn(client, vllm)
+        assert (facts.ranks, facts.dp_size, facts.warning) == (tuple(sorted(own)), len(own), None)
+        places = [6000 + rank % 1000 for rank in sorted(own)]
+        assert facts.events == {rank: f"tcp://127.0.0.1:{port}" for rank, port in enumerate(places)}
+        assert list(facts.replay) == list(facts.events)
+
+
+async def test_a_rank_without_events_keeps_its_place_among_the_others(client: HttpClient, vllm: FakeEngine) -> None:
+    sources = {
+        "2": {"endpoint": "tcp://*:0"},
+        "3": {"endpoint": "tcp://*:6003", "enable_kv_cache_events": False},
+        "4": {"endpoint": "tcp://*:6004"},
+        "-1": {"endpoint": "tcp://*:6005"},
+    }
+    vllm.spoil(Reply(json.dumps(sources)), "/kv_event_sources")
+    facts = await learn(client, vllm)
+    assert (facts.ranks, facts.events) == ((2, 3, 4), {2: "tcp://127.0.0.1:6004"})
+    for words in ("rank 2: 'tcp://*:0': the port is '0', any free one, which nobody tells", "'-1'"):
+        assert words in (facts.warning or "")
+
+
+async def test_two_ranks_at_one_endpoint_are_followed_once_with_a_warning(client: HttpClient, vllm: FakeEngine) -> None:
+    one = {"endpoint": "tcp://*:6000", "replay_endpoint": "tcp://*:6100"}
+    vllm.spoil(Reply(json.dumps({"4": one, "5": one})), "/kv_event_sources")
+    facts = await learn(client, vllm)
+    assert (facts.events, facts.dp_size) == ({0: "tcp://127.0.0.1:6000"}, 2)
+    assert "ranks 4 and 5 publish their events at one endpoint, tcp://127.0.0.1:6000" in (facts.warning or "")
+
+
+# Pages of several models
+
+
+async def test_of_a_shared_metrics_page_only_own_rows_count(client: HttpClient, vllm: FakeEngine) -> None:
+    def config(model: str, rank: int, block: int, algorithm: str) -> str:
+        labels = f'block_size="{block}",prefix_caching_hash_algo="{algorithm}",engine="{rank}",model_name="{model}"'
+        running = f'vllm:num_requests_running{{engine="{rank}",model_name="{model}"}} 1\n'
+        return f"vllm:cache_config_info{{{labels}}} 1\n{running}"
+
+    page = config("other", 0, 64, "xxhash") + config("other", 1, 64, "xxhash") + config("m", 0, 16, "sha256_cbor")
+    vllm.spoil(Reply("{}", 404), "/kv_event_sources")
+    for names in ("m", "/models/m"):
+        vllm.spoil(Reply(page.replace('"m"', f'"{names}"'), content_type="text/plain"), "/metrics")
+        facts = await learn(client, vllm)
+        assert (facts.block_size, facts.hash_algorithm, facts.dp_size) == (16, "sha256_cbor", 1)
+    vllm.spoil(Reply("", 500), "/v1/models")
+    assert (await discover(client, EngineAddress(vllm.kind, vllm.url), 5, "/models/m")).block_size == 16
+    unnamed = page.replace(',model_name="m"', "").replace(',model_name="other"', "").replace('"/models/m"', '"m"')
+    vllm.spoil(Reply(unnamed + config("m", 0, 16, "sha256_cbor"), content_type="text/plain"), "/metrics")
+    assert (await learn(client, vllm)).block_size is None  # rows that differ and name nobody
