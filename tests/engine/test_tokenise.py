@@ -146,3 +146,12 @@ async def test_text_that_is_no_unicode_is_refused_before_it_is_sent(client: Http
             await ask(client, engine, CompletionText("\ud800"))
         assert caught.value.kind == "engine"
         assert engine.calls["/tokenize"] == 0
+
+
+async def test_a_text_is_tokenised_with_the_key_and_a_refusal_says_what_to_set(client: HttpClient) -> None:
+    with FakeEngine(EngineKind.SGLANG, api_key="k-1") as engine:
+        with pytest.raises(TokeniseError, match="401 Unauthorized: set the instance's api_key") as caught:
+            await tokenise(client, EngineAddress(engine.kind, engine.url, "wrong"), "m", CHAT, 5)
+        assert caught.value.kind == "engine"
+        assert "wrong" not in str(caught.value)
+        assert await tokenise(client, EngineAddress(engine.kind, engine.url, "k-1"), "m", CHAT, 5)
