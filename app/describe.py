@@ -7,8 +7,7 @@ import time
 from app.availability import State, verdict, worker_verdict
 from app.candidates import trust_of
 from app.instance import Instance, TrackedWorker
-from app.serving_names import serves_other
-from engine.identity import HashReport
+from app.instance_advice import stream_advice_of, warning_of
 from index.block_hash import HashIdentity
 from index.index import Index
 
@@ -44,15 +43,10 @@ def describe(instance: Instance, index: Index) -> dict[str, object]:
         "state": judged.state.value,
         "since": _elapsed(judged.since, now),
         "why": judged.why,
+        "unauthorized": instance.facts.unauthorized,
         "warning": warning_of(instance),
         "workers": [_worker(instance, tracked, index, now) for tracked in instance.workers.values()],
     }
-
-
-def warning_of(instance: Instance) -> str | None:
-    """What an operator should change, in words: what it serves instead of its model comes first."""
-    told = serves_other(instance.settings.model, instance.facts), instance.facts.warning
-    return "; ".join(one for one in told if one) or None
 
 
 def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | None:
@@ -66,12 +60,13 @@ def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | 
         return BROKEN
     if tracked.uncertain and not tracked.link_up:
         return UNCERTAIN
-    given = tracked.advice or tracked.hash.advice or tracked.stream_advice or instance.facts.warning
+    given = tracked.advice or tracked.hash.advice or tracked.stream_advice
     if given is None and tracked.mixes_namespaces and instance.facts.dynamo_format is not True:
         return MIXED
-    if given is None and instance.reachable is False and judged.state is State.CONNECTING:
+    unasked = instance.reachable is False or (instance.tried and not instance.reachable)
+    if given is None and unasked and judged.state is State.CONNECTING:
         return UNREACHED
-    return given
+    return given or stream_advice_of(instance, tracked, now) or warning_of(instance)
 
 
 def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float) -> dict[str, object]:
@@ -80,6 +75,7 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
     judged = worker_verdict(instance, tracked, now)
     return {
         "dp_rank": worker.dp_rank,
+        "engine_rank": instance.facts.own_rank(worker.dp_rank),
         "state": judged.state.value,
         "since": _elapsed(judged.since, now),
         "why": judged.why,
@@ -89,7 +85,7 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
         "seq": tracked.seq,
         "lag_s": None if tracked.lag_s is None else round(tracked.lag_s, 3),
         "blocks": {"gpu": gpu, "cpu": cpu, "disk": disk, "other": other},
-        "hash": _hash(tracked.hash),
+        "hash": _hash(tracked),
         "advice": advice_for(instance, tracked, now),
         "gaps": tracked.gaps,
         "replayed_batches": tracked.replayed_batches,
@@ -105,13 +101,15 @@ def _elapsed(since: float, now: float) -> float | None:
     return round(max(0.0, now - since), 3) if since else None
 
 
-def _hash(report: HashReport) -> dict[str, object]:
+def _hash(tracked: TrackedWorker) -> dict[str, object]:
+    report = tracked.hash
     identity = report.identity
     return {
         "status": report.status,
         "algorithm": identity.algorithm if identity else None,
         "seed": _seed(identity),
         "expected": _identity(report.expected),
+        "policy": None if report.status == "none" else "enforce" if tracked.enforced else "translate",
         "advice": report.advice,
     }
 

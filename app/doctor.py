@@ -64,6 +64,7 @@ def examine(kvroute: Kvroute) -> Examination:
     if status == 200 and not instances:
         faults.append("there are no instances: name them in the settings file, or POST /instances")
     faults += _of_drained_models(instances)
+    faults += _of_keys(instances)
     return Examination(faults, [line for instance in instances for line in _lines(instance)])
 
 
@@ -94,6 +95,12 @@ def _of_drained_models(instances: list[dict[str, object]]) -> Iterator[str]:
             yield f"every instance of {model} is draining: its requests get 503; POST /instances/ID/undrain ends it"
 
 
+def _of_keys(instances: list[dict[str, object]]) -> Iterator[str]:
+    for instance in instances:
+        if instance.get("unauthorized") is True:
+            yield f"{shown(instance.get('id'))} wants a key that it does not get: {shown(instance.get('warning'), 500)}"
+
+
 def _lines(instance: dict[str, object]) -> Iterator[WorkerLine]:
     for worker in _list(instance.get("workers")):
         if not isinstance(worker, dict):
@@ -112,7 +119,7 @@ def _lines(instance: dict[str, object]) -> Iterator[WorkerLine]:
             hash_status=shown(identity.get("status")),
             lag=f"{lag:.2f} s" if isinstance(lag, int | float) else "-",
             wrong=(words or wrong) if wrong else None,
-            note=words or _note(worker, instance.get("draining") is True),
+            note=words or _note(worker, identity, instance.get("draining") is True),
         )
 
 
@@ -126,14 +133,16 @@ def _wrong(worker: dict[str, object], identity: dict[str, object], silent: bool)
             return "does not answer, neither at its url nor with events: is it running, and is the url right?"
         case "connecting":
             return "no contact with its event stream: check the events endpoint and the engine's --kv-events-config"
-    if identity.get("status") == "mismatch":
+    if identity.get("status") == "mismatch" and identity.get("policy") != "translate":
         return "its hash identity is not the expected one"
     if worker.get("trust") == "none":
         return "no events: switch them on with the engine's --kv-events-config"
     return None
 
 
-def _note(worker: dict[str, object], draining: bool) -> str | None:
+def _note(worker: dict[str, object], identity: dict[str, object], draining: bool) -> str | None:
+    if identity.get("status") == "mismatch":
+        return "its hash identity is not the expected one, which hash.policy: translate allows"
     lag = worker.get("lag_s")
     if draining:
         return "draining: it gets no new requests; POST /instances/ID/undrain ends it"

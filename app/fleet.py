@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from app.addresses import address_key
 from app.instance import NO_IDENTITY, UNVERIFIED, Instance, TrackedWorker
 from app.instance_settings import InstanceSettings
 from app.known_models import KnownModels
@@ -45,6 +46,8 @@ class Fleet:
         self._instances: dict[str, Instance] = {}
         self._targets: dict[tuple[str, str | None], Target] = {}
         self._known = KnownModels(expected)
+        self._by_url: dict[str | None, dict[str, Instance]] = {}
+        self._by_endpoint: dict[str, dict[Worker, TrackedWorker]] = {}
         self.changes = Changes[Worker | str]()
 
     def __iter__(self) -> Iterator[Instance]:
@@ -63,7 +66,9 @@ class Fleet:
         instance = Instance(settings, source, changes=self.changes)
         self._instances[settings.id] = instance
         self._known.configured(settings.model)
-        for rank in range(settings.dp_size or 1):
+        self._by_url.setdefault(address_key(settings.url), {})[settings.id] = instance
+        self._compare_urls(instance)
+        for rank in range(settings.rank_count or 1):
             self.add_worker(instance, rank)
         self.changed()
         return instance
@@ -78,14 +83,20 @@ class Fleet:
 
     def remove_worker(self, instance: Instance, rank: int) -> None:
         """Forget a rank that the engine no longer has."""
+        self.note_stream(instance.workers[rank], None)
         del instance.workers[rank]
         self.changed()
 
     def remove(self, instance_id: str) -> Instance | None:
         """Forget an instance."""
         instance = self._instances.pop(instance_id, None)
-        if instance is not None and _right(instance):
-            self._known.listed(instance.settings.model, (*instance.facts.models, *instance.adapters))
+        if instance is not None:
+            if _right(instance):
+                self._known.listed(instance.settings.model, (*instance.facts.models, *instance.adapters))
+            del self._by_url[address_key(instance.settings.url)][instance_id]
+            self._compare_urls(instance)
+            for tracked in instance.workers.values():
+                self.note_stream(tracked, None)
         self.changed()
         return instance
 
@@ -124,16 +135,38 @@ class Fleet:
         model = self._known.model_of(name)
         return None if model is None or self.of_model(model) else model
 
-    def sharing(self, tracked: TrackedWorker) -> list[Worker]:
+    def note_stream(self, tracked: TrackedWorker, stream: tuple[str, str] | None) -> None:
+        """A worker's events come from this endpoint and topic now: who shares it is noted at all of them."""
+        former = self.sharing(tracked)
+        if tracked.stream is not None:
+            there = self._by_endpoint[tracked.stream[0]]
+            del there[tracked.worker]
+            if not there:
+                del self._by_endpoint[tracked.stream[0]]
+        tracked.stream = stream
+        if stream is not None:
+            self._by_endpoint.setdefault(stream[0], {})[tracked.worker] = tracked
+        for one in {other.worker: other for other in (*former, *self.sharing(tracked), tracked)}.values():
+            one.sharing = tuple(sorted({other.worker.instance for other in self.sharing(one)}))
+
+    def _compare_urls(self, changed: Instance) -> None:
+        """Note at every instance of one URL which others there are."""
+        key = address_key(changed.settings.url)
+        there = self._by_url[key]
+        for instance in there.values():
+            instance.same_url = tuple(id for id in there if id != instance.id)
+        if not there:
+            del self._by_url[key]
+
+    def sharing(self, tracked: TrackedWorker) -> list[TrackedWorker]:
         """Other workers whose events cannot be told from this one's: the same endpoint, and not two topics."""
         if tracked.stream is None:
             return []
         endpoint, topic = tracked.stream
         return [
-            other.worker
-            for instance in self
-            for other in instance.workers.values()
-            if other is not tracked and other.stream and other.stream[0] == endpoint
+            other
+            for other in self._by_endpoint.get(endpoint, {}).values()
+            if other is not tracked and other.stream
             if topic == other.stream[1] or not topic or not other.stream[1]
         ]
 

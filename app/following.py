@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +15,12 @@ from app.hash_check import HashCheck
 from app.ingest import WorkerIngest
 from app.instance import Instance, TrackedWorker
 from app.instance_settings import MAX_RANKS
+from app.rank_endpoints import Numbers, Place
 from app.state_writer import StateWriter
 from app.stream_work import StreamWork
 from app.surroundings import Surroundings
 from app.warm_start import Restored, WarmStart
 from engine.discovery import fingerprint
-from engine.endpoint import host_of, rank_endpoint
 from engine.facts import EngineFacts
 from engine.listener import Listener, Source
 from index.pool import WorkerSpec
@@ -67,9 +68,10 @@ class Following:
     def update(self, tasks: asyncio.TaskGroup) -> None:
         """Take over what is known now: further ranks, endpoints that were learnt or have changed."""
         instance, own = self._instance, self._instance.settings
-        ranks = own.dp_size or instance.facts.dp_size or max([1, *(rank + 1 for rank in instance.facts.events)])
+        named = own.events if isinstance(own.events, dict) else ()
+        ranks = own.rank_count or instance.facts.dp_size or max(1, len(named), *(r + 1 for r in instance.facts.events))
         lost = [rank for rank, tracked in instance.workers.items() if rank >= ranks and not tracked.link_up]
-        if own.dp_size is None and lost and len(lost) == len(instance.workers) - ranks:
+        if own.rank_count is None and lost and len(lost) == len(instance.workers) - ranks:
             self.drop_ranks(ranks)
         for rank in range(min(ranks, MAX_RANKS)):
             if rank not in instance.workers:
@@ -140,10 +142,10 @@ class Following:
 
     def _source(self, rank: int) -> Source | None:
         own, facts, tracked = self._instance.settings, self._instance.facts, self._instance.workers[rank]
-        host = host_of(own.url)
+        place = Place(own.url, facts, Numbers(facts, own.events), rank)
         try:
-            events = rank_endpoint(own.events, rank, host) if own.events else facts.events.get(rank)
-            replay = rank_endpoint(own.replay, rank, host) if own.replay else facts.replay.get(rank)
+            events = place.events(own.events)
+            replay = place.replay(own.replay, own.events)
         except ValueError as error:
             tracked.stream_advice = str(error)
             return None
@@ -164,15 +166,11 @@ class Following:
         self._streams[rank] = _Stream(source, tasks.create_task(self._follow(rank, tracked, source)))
 
     def _note_stream(self, tracked: TrackedWorker, source: Source) -> None:
-        tracked.stream, tracked.stream_advice = (source.events, source.topic), None
-        others = self._around.fleet.sharing(tracked)
-        if others:
-            names = ", ".join(sorted({other.instance for other in others}))
-            tracked.stream_advice = (
-                f"{source.events} is also the event endpoint of {names}: one stream cannot be told from the other; "
-                "give every engine an endpoint or a topic of its own"
-            )
-            _log.error("event endpoint shared", instance=tracked.worker.instance, advice=tracked.stream_advice)
+        self._around.fleet.note_stream(tracked, (source.events, source.topic))
+        tracked.stream_since, tracked.stream_advice = time.monotonic(), None
+        if tracked.sharing:
+            names = ", ".join(tracked.sharing)
+            _log.error("event endpoint shared", instance=tracked.worker.instance, endpoint=source.events, others=names)
 
     async def _follow(self, rank: int, tracked: TrackedWorker, source: Source) -> None:
         around = self._around
@@ -260,8 +258,8 @@ class Following:
                 await turn.ended
 
     async def _fingerprint(self) -> str | None:
-        own = self._instance.settings
-        return await fingerprint(self._around.client, own.engine, own.url, self._around.settings.polling.timeout_s)
+        address, timeout_s = self._instance.address, self._around.settings.polling.timeout_s
+        return await fingerprint(self._around.client, address, timeout_s)
 
 
 def _listed(facts: EngineFacts) -> Mapping[str, str] | None:

@@ -43,7 +43,7 @@ class HashCheck:
         self._index = index
         self._adapters = adapters
         self._identity = identity
-        self._enforce = enforce
+        self._enforce = tracked.enforced = enforce
         self._resync = resync
         self._look_again = look_again
         self._failures = 0

@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 
 from app.contact import Contact
 from app.ejection import NEVER, Ejection
+from app.engine_key import EngineKey
 from app.instance_settings import InstanceSettings
+from engine.address import EngineAddress
 from engine.facts import EngineFacts
 from engine.identity import HashReport
 from engine.load import EngineLoad
@@ -83,11 +85,17 @@ class TrackedWorker:
     """Something that was published did not come, or perhaps: what is held is not all."""
     stream: tuple[str, str] | None = None
     """Event endpoint and topic that are followed."""
+    stream_since: float | None = None
+    """When that stream was first followed."""
     stream_advice: str | None = None
     mixes_namespaces: bool = False
     """It was sent requests with an adapter or an extra_key, and its events tell nothing of either."""
     mixed_at: float = 0.0
     """When the last of those was sent."""
+    sharing: tuple[str, ...] = ()
+    """Instances whose events come from the same endpoint and cannot be told from this worker's (Fleet.note_stream)."""
+    enforced: bool = True
+    """Whether a deviating hash identity has it refused; under `translate` it is only shown."""
     changes: Changes[Worker | str] = field(default_factory=Changes, repr=False, compare=False)
     """The fleet's, where this worker is noted."""
 
@@ -135,6 +143,8 @@ class Instance:
     """Over HTTP and by its links."""
     heard_at: float = 0.0
     """When it last answered anything over HTTP."""
+    welcome: bool = False
+    """It has answered all our questions, with our key or without."""
     slow_until: float = 0.0
     """It took long over a text: others are asked first until then."""
     ejection: Ejection = NEVER
@@ -146,6 +156,9 @@ class Instance:
     """Its present process was seen to load or unload adapters."""
     doubts: dict[str, AdapterDoubt] = field(default_factory=dict)
     """Adapters of which an event says another path than the list that was read last."""
+    same_url: tuple[str, ...] = ()
+    """Other instances at the same URL, as the fleet keeps it."""
+    key: EngineKey = field(init=False, repr=False, compare=False)
     changes: Changes[Worker | str] = field(default_factory=Changes, repr=False, compare=False)
     """The fleet's, where this instance is noted by its id."""
 
@@ -155,6 +168,20 @@ class Instance:
             if name == "draining":
                 object.__setattr__(self, "draining_since", monotonic())
         object.__setattr__(self, name, value)
+
+    def __post_init__(self) -> None:
+        own = self.settings
+        self.key = EngineKey(None if own.api_key is None else own.api_key.get_secret_value(), own.api_key_file)
+
+    @property
+    def address(self) -> EngineAddress:
+        """Where and with which key the engine is asked now. Reads the key's file where it has changed."""
+        return EngineAddress(self.settings.engine, self.settings.url, self.key.current())
+
+    @property
+    def own_names(self) -> frozenset[str]:
+        """What the engine's metrics may call the model that it serves."""
+        return frozenset((self.settings.model, *self.facts.models, *self.facts.roots.values()))
 
     @property
     def id(self) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from app.addresses import endpoint_port, event_endpoint, normal_url
+from app.addresses import normal_url
+from app.engine_key import TOKEN, TOKEN_WORDS
 from app.meaning import Meaning, Unit
+from app.rank_endpoints import MAX_RANKS, Endpoints, listed_ranks, wrong_events
 from index.worker import EngineKind
 
 CLOSED = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="null")
 """How every settings model is checked: no unknown keys, no conversion between types, no NaN or Infinity."""
 
-MAX_RANKS = 1024
+__all__ = ["CLOSED", "MAX_RANKS", "InstanceSettings", "bearer"]
 
 
 def _plain(text: str) -> str:
@@ -28,6 +32,13 @@ def _reachable(name: str) -> str:
     return name
 
 
+def bearer(token: SecretStr) -> SecretStr:
+    """A secret that can be sent as a bearer token. ValueError never repeats it."""
+    if not TOKEN.fullmatch(token.get_secret_value()):
+        raise ValueError(f"must be {TOKEN_WORDS}, or null for none")
+    return token
+
+
 PlainText = Annotated[str, AfterValidator(_plain)]
 """Any text without control characters: slashes, spaces, percent signs and every script are fine."""
 
@@ -35,7 +46,6 @@ Name = Annotated[PlainText, Field(min_length=1, max_length=128)]
 InstanceId = Annotated[Name, AfterValidator(_reachable)]
 ModelName = Annotated[PlainText, Field(min_length=1, max_length=512)]
 Url = Annotated[str, Field(max_length=2048), AfterValidator(normal_url)]
-Endpoint = Annotated[str, Field(max_length=2048), AfterValidator(event_endpoint)]
 LabelValue = Annotated[PlainText, Field(max_length=256)]
 
 
@@ -58,13 +68,30 @@ class InstanceSettings(BaseModel):
         Url, Meaning("where it is asked, and where the gateway sends requests", "http[s]://host[:port][/path]")
     ] = Field(description="http://host:port, where the gateway sends requests")
     events: Annotated[
-        Endpoint | None,
-        Meaning("rank 0's event endpoint; null: learnt from the engine", "tcp://host:port or ipc://path"),
-    ] = Field(default=None, description="rank 0's event endpoint, tcp://host:port; null: learnt")
+        Endpoints | None,
+        Meaning(
+            "rank 0's event endpoint, or the ranks' (docs/engines.md); null: learnt from the engine",
+            "tcp://host:port or ipc://path; a list of them, one per rank; a map of them by rank",
+        ),
+    ] = Field(
+        default=None,
+        description="rank 0's event endpoint, tcp://host:port; or a list, one per rank, or a map by rank; null: learnt",
+    )
     replay: Annotated[
-        Endpoint | None,
-        Meaning("rank 0's replay endpoint; null: learnt from the engine", "tcp://host:port or ipc://path"),
-    ] = Field(default=None, description="rank 0's replay endpoint, tcp://host:port; null: learnt")
+        Endpoints | None,
+        Meaning("where missed events are asked for, as `events`; null: learnt from the engine", "as `events`"),
+    ] = Field(default=None, description="rank 0's replay endpoint, or the ranks', as events; null: learnt")
+    api_key: Annotated[
+        Annotated[SecretStr, AfterValidator(bearer)] | None,
+        Meaning(
+            "the key that the engine asks for (its --api-key), sent as a bearer token; shown nowhere",
+            allowed=TOKEN_WORDS,
+        ),
+    ] = Field(default=None, description=TOKEN_WORDS + ", or null: the engine asks for none")
+    api_key_file: Annotated[
+        Annotated[PlainText, Field(min_length=1, max_length=4096)] | None,
+        Meaning("a file that holds the key alone, read again when it changes", allowed="a path"),
+    ] = Field(default=None, description="the path of a file that holds the key; null: none")
     topic: Annotated[
         PlainText,
         Field(max_length=256),
@@ -109,24 +136,23 @@ class InstanceSettings(BaseModel):
         ),
     ] = Field(default_factory=dict, max_length=64, description="text to text")
 
+    @property
+    def rank_count(self) -> int | None:
+        """How many ranks it has, if the settings say so."""
+        return self.dp_size or listed_ranks(self.events) or listed_ranks(self.replay)
+
     @model_validator(mode="after")
-    def _ports_fit(self) -> Self:
-        """Rank r listens on port + r for events and for replay, so the two ranges must fit and not overlap."""
-        ranks = self.dp_size or 1
-        ports = [endpoint_port(endpoint) for endpoint in (self.events, self.replay) if endpoint]
-        if ranks > 1 and None in ports:
-            raise ValueError("an ipc endpoint has no port to count ranks on: use tcp, or dp_size 1")
-        if any(port is not None and port + ranks - 1 > 65535 for port in ports):
-            raise ValueError(f"with dp_size {ranks} the last rank's port is above 65535")
-        if self.events and self.replay and self._overlap(self.events, self.replay, ranks):
-            raise ValueError(
-                f"events and replay share a port: with dp_size {ranks}, rank r listens on port + r for both"
-            )
+    def _fits(self) -> Self:
+        """Every rank has an endpoint of its own for events and for replay, and there is one key."""
+        wrong = list(wrong_events(self.url, self.events, self.replay, self.dp_size))
+        if self.api_key is not None and self.api_key_file is not None:
+            wrong.append((("api_key_file",), None, "give api_key or api_key_file, not both"))
+        if wrong:
+            raise ValidationError.from_exception_data("InstanceSettings", list(starmap(_fault, wrong)))
         return self
 
-    @staticmethod
-    def _overlap(events: str, replay: str, ranks: int) -> bool:
-        if not events.startswith("tcp://") or not replay.startswith("tcp://"):
-            return events == replay
-        (host, _, port), (other, _, other_port) = events.rpartition(":"), replay.rpartition(":")
-        return host == other and abs(int(port) - int(other_port)) < ranks
+
+def _fault(path: tuple[str | int, ...], value: object, sentence: str) -> InitErrorDetails:
+    """As pydantic has it, at a place of its own; a `value` of None is not shown."""
+    kind = PydanticCustomError("value_error", "{words}", {"words": sentence})
+    return InitErrorDetails(type=kind, loc=path, input={} if value is None else value)

@@ -95,13 +95,17 @@ class HashAnswer(BaseModel):
     algorithm: str | None
     seed: str | None
     expected: HashIdentityAnswer | None
+    policy: Literal["enforce", "translate"] | None = Field(
+        default=None, description="what a mismatch means: refused, or a hash domain of its own; null: no identity"
+    )
     advice: str | None = Field(description="what to change, in words")
 
 
 class WorkerAnswer(BaseModel):
     """One data-parallel rank."""
 
-    dp_rank: int
+    dp_rank: int = Field(description="0 and on; what X-data-parallel-rank takes")
+    engine_rank: int = Field(description="the engine's own number of it: another one on a node of several")
     state: StateWord
     since: float | None = Field(description="seconds in this state; null: from the beginning")
     why: str | None = Field(description="the sign that brought it; null: nothing speaks against it")
@@ -137,6 +141,7 @@ class InstanceAnswer(BaseModel):
     state: StateWord
     since: float | None = Field(description="seconds in this state; null: from the beginning")
     why: str | None = Field(description="the sign that brought it; null: nothing speaks against it")
+    unauthorized: bool = Field(description="whether it wants a key that it does not get: api_key, api_key_file")
     warning: str | None
     workers: list[WorkerAnswer]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from app.ejection import EjectionRules
-from app.instance_settings import CLOSED, InstanceSettings, ModelName, PlainText
+from app.instance_settings import CLOSED, InstanceSettings, ModelName, PlainText, bearer
 from app.meaning import Meaning, Unit
 from app.state_limits import WriterLimits
 from app.tuning_settings import Bytes, Count, ListenerSection, RouterSection, Seconds
@@ -24,12 +23,6 @@ def _seed_text(seed: object) -> object:
 def _reachable_state(url: SecretStr) -> SecretStr:
     check_url(url.get_secret_value())
     return url
-
-
-def _bearer(token: SecretStr) -> SecretStr:
-    if not re.fullmatch(r"[\x21-\x7e]{1,1024}", token.get_secret_value()):
-        raise ValueError("must be 1..1024 visible ASCII characters without spaces, or null for no token")
-    return token
 
 
 class HashSettings(BaseModel):
@@ -85,7 +78,7 @@ class AuthSettings(BaseModel):
     model_config = CLOSED
 
     token: Annotated[
-        Annotated[SecretStr, AfterValidator(_bearer)] | None,
+        Annotated[SecretStr, AfterValidator(bearer)] | None,
         Meaning(
             "the bearer token asked for on /route and writes to /instances; null: none is asked for",
             allowed="1..1024 visible ASCII characters without spaces",

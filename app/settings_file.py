@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from app.rank_endpoints import FORMS
 from app.settings import Settings
 from app.settings_text import Path, UnreadableText, inner_model, read_environment, read_yaml
 from app.shown import shown
@@ -105,7 +107,7 @@ def _line(origin: str, fault: Fault, names: dict[Path, str]) -> str:
 
 
 def _fault(found: ErrorDetails, model: type[BaseModel]) -> Fault:
-    path, kind, value = tuple(found["loc"]), found["type"], found["input"]
+    path, kind, value = _place(found["loc"]), found["type"], found["input"]
     if kind == "extra_forbidden":
         return Fault(path, None, _unknown_key(str(path[-1]), _model_at(model, path[:-1])))
     described = _description(model, path)
@@ -116,11 +118,19 @@ def _fault(found: ErrorDetails, model: type[BaseModel]) -> Fault:
     return Fault(path, None if whole else _masked(path, value), f"{_words(kind, found['msg'], value)}{allowed}")
 
 
+def _place(loc: Path) -> Path:
+    """Where it stands in the text: without pydantic's names of the forms that a value can have, and of a map's key."""
+    kept = [part for before, part in pairwise(("", *loc)) if before not in ("events", "replay") or part not in FORMS]
+    return tuple(kept[:-1] if kept[-1:] == ["[key]"] else kept)
+
+
 def _words(kind: str, message: str, value: object) -> str:
     if kind == "string_type" and value is not None and not isinstance(value, dict | list):
         return f"{_unquoted(value)}, not text; write it in quotes"
     if kind in ("model_type", "dict_type"):
         return "must be a group of keys"
+    if kind == "union_tag_not_found":
+        return "must be an endpoint, a list of them, or a map of them by rank"
     if kind in ("literal_error", "enum"):
         return "is none of the words known"
     return re.sub(r"^Input should be ", "must be ", message).removeprefix("Value error, ")
@@ -133,8 +143,10 @@ def _unquoted(value: object) -> str:
 
 
 def _masked(path: Path, value: object) -> str:
-    if "token" in path:
+    if "token" in path or "api_key" in path:
         return "(secret)"
+    if path[:1] == ("instances",) and len(path) <= 2 and isinstance(value, str):
+        return f"text of {len(value)} characters"  # with whatever keys it holds
     return f'"{shown(_USERINFO.sub("***@", value))}"' if isinstance(value, str) else shown(value)
 
 

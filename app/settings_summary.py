@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from rich.table import Table
 from rich.text import Text
 
+from app.addresses import address_key
+from app.rank_endpoints import Given
 from app.settings import HashSettings, Settings
 from app.shown import shown
 from store.state_url import shown_url
@@ -37,8 +39,9 @@ def instances_table(settings: Settings) -> Table:
     """The instances, one per row."""
     made = Table("id", "engine", "model", "url", "events", "ranks", "weight", title="instances")
     for one in settings.instances:
-        ranks = str(one.dp_size or "learnt")
-        cells = (one.id, one.engine.value, one.model, one.url, one.events or "learnt", ranks, f"{one.weight:g}")
+        ranks = str(one.rank_count or "learnt")
+        events = "learnt" if one.events is None else _endpoints(one.events)
+        cells = (one.id, one.engine.value, one.model, one.url, events, ranks, f"{one.weight:g}")
         made.add_row(*(Text(cell) for cell in cells))
     return made
 
@@ -51,6 +54,7 @@ def doubts(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
     """
     if environ.get("KVROUTE_TOKEN") and settings.auth.token is None:
         yield "KVROUTE_TOKEN is set, but the router asks for no token: it reads auth.token, or KVROUTE_AUTH__TOKEN"
+    yield from _same_urls(settings)
     seeds = {"hash.seed": settings.hash.seed}
     seeds |= {f"models.{shown(model)}.hash.seed": settings.hash_for(model).seed for model in settings.models}
     for key, seed in seeds.items():
@@ -59,6 +63,21 @@ def doubts(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
                 f'{key} = "{shown(seed)}": Python does not start with such a PYTHONHASHSEED;'
                 f' it takes 0..{_MAX_SEED}, "random" or nothing'
             )
+
+
+def _same_urls(settings: Settings) -> Iterator[str]:
+    by_url: dict[str | None, list[str]] = {}
+    for one in settings.instances:
+        by_url.setdefault(address_key(one.url), []).append(shown(one.id))
+    for ids in by_url.values():
+        if len(ids) > 1:
+            yield f"instances {' and '.join(ids)} have one url: one engine counts as {len(ids)}"
+
+
+def _endpoints(given: Given) -> str:
+    if isinstance(given, str):
+        return given
+    return ", ".join(given if isinstance(given, list) else (f"{rank}: {place}" for rank, place in given.items()))
 
 
 def _identity(identity: HashSettings) -> str:

@@ -63,6 +63,11 @@ class State:
 
 
 def registered(instance: Instance) -> RegisteredInstance:
-    """An instance as replicas share it."""
-    settings = instance.settings.model_dump(mode="json")
+    """An instance as replicas share it, with its key: each of them asks the engine."""
+    own = instance.settings
+    settings = own.model_dump(mode="json", exclude={"api_key", "api_key_file"})
+    if own.api_key is not None:
+        settings["api_key"] = own.api_key.get_secret_value()
+    if own.api_key_file is not None:  # null would be a key that earlier releases do not know
+        settings["api_key_file"] = own.api_key_file
     return RegisteredInstance(instance.id, settings, instance.source, instance.draining)

@@ -50,9 +50,9 @@ async def _first(  # noqa: PLR0917
     try:
         while left or waiting:
             if left:
-                instance, own = left[-1], left.pop().settings
+                instance = left.pop()
                 name = name_for(instance, target.asked, request.lora)
-                call = tokenise(client, own.engine, own.url, name, text, limits.tokenise_timeout_s)
+                call = tokenise(client, instance.address, name, text, limits.tokenise_timeout_s)
                 waiting[asyncio.create_task(call)] = instance
             done, _ = await asyncio.wait(
                 waiting, timeout=hedge_s if left else None, return_when=asyncio.FIRST_COMPLETED

@@ -36,7 +36,7 @@ async def export_state(store: StateStore, file: IO[bytes], advance: Advance) -> 
     writer = ExportWriter(file, VERSION, datetime.now(UTC).isoformat(timespec="seconds"))
     instances, workers = await store.instances(), await store.workers()
     for id in sorted(instances):
-        writer.instance(instances[id])
+        writer.instance(_without_key(instances[id]))
     entries, unreadable = 0, []
     for done, worker in enumerate(workers):
         advance(done, len(workers))
@@ -79,10 +79,24 @@ async def _import_instance(
 ) -> bool:
     """The registry knows no time: an instance that is there counts as newer, unless it is the same."""
     if there is not None and not replace:
-        return there == found
+        return _without_key(there) == found
+    if there is not None and there.settings.get("url") == found.settings.get("url"):
+        found = found._replace(settings=dict(found.settings) | _key(there, found))
     await store.put_instance(found)
     await store.set_draining(found.id, found.draining)
     return True
+
+
+def _key(there: RegisteredInstance, found: RegisteredInstance) -> dict[str, object]:
+    """The key that the store has of the same engine."""
+    key = there.settings.get("api_key")
+    return {} if key is None or found.settings.get("api_key_file") else {"api_key": key}
+
+
+def _without_key(instance: RegisteredInstance) -> RegisteredInstance:
+    """An export is a file that is copied about: the keys of engines are not for it."""
+    settings = {name: value for name, value in instance.settings.items() if name != "api_key"}
+    return instance._replace(settings=settings)
 
 
 async def _import_worker(store: StateStore, found: Stored, replace: bool) -> bool:

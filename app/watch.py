@@ -20,7 +20,7 @@ from engine.discovery import EngineUnreachable, facts
 from engine.facts import EngineFacts
 from engine.health import complaint
 from engine.inquiry import Inquiry
-from engine.load import EngineLoad, load
+from engine.load import EngineLoad, load, of_ranks
 from engine.model_cards import model_cards
 from engine.wire import sglang_usable
 from index.worker import EngineKind, Trust
@@ -191,10 +191,10 @@ class Watch:
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
         """Ask for everything the engine tells, and whether it can serve."""
-        instance, own = self._instance, self._instance.settings
+        instance = self._instance
         awaited, self._awaited = self._awaited, None
         doubted = not instance.contact.answers
-        inquiry = Inquiry(self._around.client, own.url, self._look_timeout_s)
+        inquiry = Inquiry(self._around.client, instance.address, self._look_timeout_s)
         async with self._around.doubts if doubted and instance.contact.served else self._around.polls:
             began = time.monotonic()
             found, complaints = await asyncio.gather(
@@ -222,19 +222,19 @@ class Watch:
 
     async def _facts(self, inquiry: Inquiry) -> EngineFacts | EngineUnreachable:
         try:
-            return await facts(inquiry, self._instance.settings.engine)
+            return await facts(inquiry, self._instance.settings.model)
         except EngineUnreachable as error:
             return error
 
     async def _complaints(self, *, thorough: bool) -> str | None:
         """Why the engine cannot serve, as it says itself."""
-        own = self._instance.settings
-        ways = {False, thorough} if own.engine is EngineKind.SGLANG else {False}
-        asked = [Inquiry(self._around.client, own.url, self._look_timeout_s) for _ in ways]
+        address = self._instance.address
+        ways = {False, thorough} if address.kind is EngineKind.SGLANG else {False}
+        asked = [Inquiry(self._around.client, address, self._look_timeout_s) for _ in ways]
         said = await asyncio.gather(
-            *(complaint(one, own.engine, thorough=way) for one, way in zip(asked, sorted(ways), strict=True))
+            *(complaint(one, thorough=way) for one, way in zip(asked, sorted(ways), strict=True))
         )
-        if own.engine is EngineKind.VLLM and asked[0].timed_out:
+        if address.kind is EngineKind.VLLM and asked[0].timed_out:
             return "does not answer GET /health"
         return next((words for words in said if words is not None), None)
 
@@ -258,8 +258,11 @@ class Watch:
             self._learn(known)
         else:
             self._following.confirm()
+        instance.welcome = instance.welcome or not told.unauthorized
         if complaints is not None:
             self._sign(instance.contact.unhealthy(now, complaints))
+        elif told.unauthorized and instance.welcome:
+            self._sign(instance.contact.unwelcome(now, told.warning or "answers 401 Unauthorized"))
         elif not self._contradicted(began, now):
             self._sign(instance.contact.looked(now))
         instance.tried = instance.tried or not (instance.settings.events or known.events)
@@ -283,7 +286,7 @@ class Watch:
         if other:
             instance.ejection = NEVER
             self._following.told_process(facts.fingerprint)
-            if facts.dp_size and instance.settings.dp_size is None:
+            if facts.dp_size and instance.settings.rank_count is None:
                 self._following.drop_ranks(facts.dp_size)
         self._following.learn(anew=other)
         if facts.warning and facts.warning != former.warning:
@@ -319,27 +322,29 @@ class Watch:
 
     async def _beat(self) -> None:
         """Read the load, and in turn whether the engine is well and what it serves."""
-        instance, own = self._instance, self._instance.settings
+        instance = self._instance
         if not instance.contact.answers:
             self._take_loads({})
             return
         self._beats += 1
-        inquiry = Inquiry(self._around.client, own.url, self._beat_timeout_s)
+        inquiry = Inquiry(self._around.client, instance.address, self._beat_timeout_s)
         async with self._around.polls:
-            loads, words = await asyncio.gather(load(inquiry, own.engine), self._one_more(inquiry))
+            loads, words = await asyncio.gather(load(inquiry, instance.own_names), self._one_more(inquiry))
         self._take_loads(loads)
         if inquiry.reached:
             instance.heard_at = time.monotonic()
             if words is not None:
                 self._sign(instance.contact.unhealthy(instance.heard_at, words))
+            if inquiry.refused and instance.welcome:
+                self._ask_at_once()
         elif instance.contact.answers:
             self._unanswered(inquiry)
 
     async def _one_more(self, inquiry: Inquiry) -> str | None:
         """Why the engine cannot serve, as it says; asks for a look when it serves something else than it did."""
-        own, known = self._instance.settings, self._instance.facts
+        known = self._instance.facts
         if self._beats % 2:
-            return await complaint(inquiry, own.engine)
+            return await complaint(inquiry)
         began, answer = time.monotonic(), await inquiry.ask("/v1/models")
         if answer is not None:
             cards = model_cards(answer)
@@ -350,6 +355,8 @@ class Watch:
         return None
 
     def _take_loads(self, loads: dict[int, EngineLoad]) -> None:
+        own_ranks = [self._instance.facts.own_rank(rank) for rank in range(len(self._instance.workers))]
+        loads = of_ranks(loads, own_ranks)
         now = time.monotonic()
         only = next(iter(loads.values())) if len(loads) == len(self._instance.workers) == 1 else None
         for rank, tracked in self._instance.workers.items():
@@ -373,6 +380,7 @@ def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
     if _other_process(known, told):
         return told
     cards = told if told.models or told.adapters else known
+    streams = known if told.unauthorized and not told.events else told
     return told._replace(
         version=told.version or known.version,
         block_size=told.block_size or known.block_size,
@@ -382,6 +390,10 @@ def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
         adapters=cards.adapters,
         models=cards.models,
         roots=cards.roots,
+        events=streams.events,
+        replay=streams.replay,
+        topic=streams.topic,
+        ranks=told.ranks or known.ranks,
         hash_algorithm=told.hash_algorithm or known.hash_algorithm,
         dynamo_format=known.dynamo_format if told.dynamo_format is None else told.dynamo_format,
     )

@@ -43,6 +43,29 @@ def rank_endpoint(endpoint: str, rank: int, host: str) -> str:
     raise ValueError(f"{endpoint!r} is not an endpoint; expected tcp://HOST:PORT, ipc://PATH or inproc://NAME")
 
 
+def offset_endpoint(base: str, number: int, first: int, told: str | None, host: str) -> str:
+    """Where the rank that its engine gives `number` publishes, given one endpoint `base` for all ranks.
+
+    The engine adds its own number to the port of rank 0, which may be a rank of another node. A `base` that has the
+    very port which the engine tells (`told`) of its first rank here, number `first`, is that rank's already.
+    """
+    begins = first if told is not None and told.rpartition(":")[2] == base.rpartition(":")[2] else 0
+    return rank_endpoint(base, number - begins, host)
+
+
+def at_host_of(endpoint: str, other: str) -> str:
+    """A tcp endpoint at the host of another."""
+    if not (endpoint.startswith("tcp://") and other.startswith("tcp://")):
+        return endpoint
+    return f"{other.rpartition(':')[0]}:{endpoint.rpartition(':')[2]}"
+
+
+def shared(endpoints: Mapping[int, str]) -> dict[int, int]:
+    """The ranks whose endpoint another one before them has too, and which that is."""
+    first: dict[str, int] = {}
+    return {rank: one for rank, place in sorted(endpoints.items()) if (one := first.setdefault(place, rank)) != rank}
+
+
 def port_clash(events: Mapping[int, str], replay: Mapping[int, str]) -> list[str]:
     """At most one warning: a rank's replay endpoint is another rank's event endpoint (replay port = events + 1)."""
     both = sorted(set(events.values()) & set(replay.values()))
@@ -53,7 +76,8 @@ def port_clash(events: Mapping[int, str], replay: Mapping[int, str]) -> list[str
 def _split(endpoint: str, address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) <= _LAST_PORT):
-        raise ValueError(f"{endpoint!r}: the port is {port!r}; expected a number from 1 to {_LAST_PORT}")
+        unbound = ", any free one, which nobody tells" if port in ("0", "*") else ""
+        raise ValueError(f"{endpoint!r}: the port is {port!r}{unbound}; expected a number from 1 to {_LAST_PORT}")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     if not host or any(character in host for character in "/[] "):
         raise ValueError(f"{endpoint!r} names no host; expected tcp://HOST:PORT")

@@ -19,6 +19,10 @@ class EngineFacts(NamedTuple):
     event hashes carry the namespace. `warning` says in words what an operator should change. `hash_algorithm` is what
     vLLM's metrics say of `--prefix-caching-hash-algo`, in characters that can be shown. `models` are the base model's
     names that are listed, `roots` where what is behind each came from, a path or a name.
+
+    Ranks are numbered from 0 here. `ranks` are the engine's own numbers of them, rising: vLLM's do not begin at 0 on a
+    node of a hybrid or external load balancing deployment. Empty: 0 and on. `unauthorized`: some questions were
+    answered 401 or 403, so that what is missing here may be told with another key; `warning` says so.
     """
 
     version: str | None
@@ -35,3 +39,9 @@ class EngineFacts(NamedTuple):
     warning: str | None
     hash_algorithm: str | None = None
     roots: Mapping[str, str] = MappingProxyType({})
+    ranks: tuple[int, ...] = ()
+    unauthorized: bool = False
+
+    def own_rank(self, rank: int) -> int:
+        """The engine's number of a rank."""
+        return self.ranks[rank] if rank < len(self.ranks) else rank

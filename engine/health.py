@@ -16,8 +16,8 @@ _THOROUGH = {EngineKind.VLLM: "/health", EngineKind.SGLANG: "/health"}
 SERVER_ERROR = 500
 
 
-async def complaint(inquiry: Inquiry, kind: EngineKind, *, thorough: bool = False) -> str | None:
+async def complaint(inquiry: Inquiry, *, thorough: bool = False) -> str | None:
     """Why the engine cannot serve, in its own words; None when it does not say so."""
-    path = (_THOROUGH if thorough else _QUICK)[kind]
+    path = (_THOROUGH if thorough else _QUICK)[inquiry.kind]
     status = await inquiry.status(path)
     return f"answers {status} to GET {path}" if status is not None and status >= SERVER_ERROR else None

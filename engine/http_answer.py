@@ -25,9 +25,12 @@ class EngineUnreachable(Exception):
 
 
 class UnusableAnswer(Exception):
-    """There is an answer, but not the expected one: another status than 200 (then `status`), too long, or not JSON."""
+    """There is an answer, but not the expected one: another status than 200, too long, or not JSON.
 
-    def __init__(self, detail: str, status: int | None = None) -> None:
+    `status` is that of the answer where it is the reason.
+    """
+
+    def __init__(self, detail: str, *, status: int | None = None) -> None:
         super().__init__(detail)
         self.status = status
 
@@ -46,8 +49,11 @@ async def fetch(
     *,
     post: bytes | None = None,
     limit_bytes: int = ANSWER_LIMIT_BYTES,
+    key: str | None = None,
 ) -> Answer:
     """GET, or POST of JSON bytes that may come twice. `timeout_s` covers all of it. Redirects are not followed.
+
+    `key` is sent as a bearer token, and is in no error.
 
     A call that finds its connection closed is made once more: the engine may have closed it while it was quiet.
     """
@@ -55,31 +61,31 @@ async def fetch(
     end = loop.time() + timeout_s
     try:
         try:
-            return await _exchange(client, url, timeout_s, post, limit_bytes)
+            return await _exchange(client, url, timeout_s, post, limit_bytes, key)
         except _CLOSED as error:
             if isinstance(error, aiohttp.ClientConnectorError) or loop.time() >= end:
                 raise
-        return await _exchange(client, url, end - loop.time(), post, limit_bytes)
+        return await _exchange(client, url, end - loop.time(), post, limit_bytes, key)
     except TimeoutError:
         raise EngineUnreachable(f"no answer from {url} within {timeout_s:g} s", timed_out=True) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a host that cannot be encoded
         raise EngineUnreachable(f"no answer from {url}: {_reason(error)}") from error
 
 
-async def fetch_text(client: HttpClient, url: str, timeout_s: float) -> str:
+async def fetch_text(client: HttpClient, url: str, timeout_s: float, key: str | None = None) -> str:
     """The text of a 200 answer; bytes that are not UTF-8 are replaced."""
-    return (await _ok_body(client, url, timeout_s)).decode("utf-8", "replace")
+    return (await _ok_body(client, url, timeout_s, key)).decode("utf-8", "replace")
 
 
-async def fetch_object(client: HttpClient, url: str, timeout_s: float) -> dict[str, object]:
+async def fetch_object(client: HttpClient, url: str, timeout_s: float, key: str | None = None) -> dict[str, object]:
     """The JSON object of a 200 answer."""
-    return json_object(await _ok_body(client, url, timeout_s), url)
+    return json_object(await _ok_body(client, url, timeout_s, key), url)
 
 
-async def _ok_body(client: HttpClient, url: str, timeout_s: float) -> bytes:
-    answer = await fetch(client, url, timeout_s)
+async def _ok_body(client: HttpClient, url: str, timeout_s: float, key: str | None) -> bytes:
+    answer = await fetch(client, url, timeout_s, key=key)
     if answer.status != HTTPStatus.OK:
-        raise UnusableAnswer(f"{url} answered {answer.status}", answer.status)
+        raise UnusableAnswer(f"{url} answered {answer.status}", status=answer.status)
     return answer.body
 
 
@@ -94,8 +100,12 @@ def json_object(body: bytes, source: str) -> dict[str, object]:
     return value
 
 
-async def _exchange(client: HttpClient, url: str, timeout_s: float, post: bytes | None, limit_bytes: int) -> Answer:
+async def _exchange(  # noqa: PLR0917
+    client: HttpClient, url: str, timeout_s: float, post: bytes | None, limit_bytes: int, key: str | None
+) -> Answer:
     headers = {"accept-encoding": "identity"} | ({} if post is None else {"content-type": "application/json"})
+    if key is not None:
+        headers["authorization"] = f"Bearer {key}"
     exchange = client.session().request(
         "GET" if post is None else "POST",
         url,

@@ -17,6 +17,13 @@ def count(value: object) -> int | None:
     return None
 
 
+def rank_number(value: object) -> int | None:
+    """An engine's number of a data-parallel rank: whole, of at most 15 digits, also as decimal text."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 15:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15 else None
+
+
 def measure(value: object) -> float | None:
     """A number from 0 to 10^18. NaN and infinities are None: not known."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 10**18:

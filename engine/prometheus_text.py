@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,6 +25,18 @@ def samples(page: str, names: tuple[str, ...]) -> Iterator[MetricSample]:
     for line in page.split("\n"):
         if line.startswith(names):
             yield from (sample for sample in _parsed(line) if sample.name in names)
+
+
+def own_samples(page: str, names: tuple[str, ...], models: Collection[str]) -> list[MetricSample]:
+    """The samples of the engine that serves `models`, by the label `model_name` that both engines give them.
+
+    A page may be shared by several model servers: where it names more than one model, only rows of `models` and rows
+    that name none are the engine's; where it names one, or none, all are.
+    """
+    found = list(samples(page, names))
+    if len({sample.labels["model_name"] for sample in found if "model_name" in sample.labels}) < 2:
+        return found
+    return [sample for sample in found if sample.labels.get("model_name") in (None, *models)]
 
 
 def _parsed(line: str) -> list[MetricSample]:

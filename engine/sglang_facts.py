@@ -41,6 +41,7 @@ async def sglang_facts(inquiry: Inquiry) -> EngineFacts:
     models = _models(model_cards(cards or {}), model or {}, info)
     dynamo = None if config is None else config.get("format") == "dynamo"
     lora = bool(models.adapters) or info.get("enable_lora") is True
+    warning = _warning(answer, publisher, streams, lora=lora and dynamo is False)
     return EngineFacts(
         version=text(info.get("version")),
         events=streams.events,
@@ -53,8 +54,9 @@ async def sglang_facts(inquiry: Inquiry) -> EngineFacts:
         adapters=models.adapters,
         models=models.models,
         dynamo_format=dynamo,
-        warning=_warning(answer, publisher, streams, lora=lora and dynamo is False),
+        warning="; ".join(filter(None, (inquiry.refusal(), warning))) or None,
         roots=models.roots,
+        unauthorized=bool(inquiry.refused),
     )
 
 
@@ -97,7 +99,8 @@ def _models(cards: ModelCards, model: Mapping[str, object], info: Mapping[str, o
 
 async def _server_info(inquiry: Inquiry) -> dict[str, object] | None:
     answer = await inquiry.ask("/server_info")
-    return await inquiry.ask("/get_server_info") if answer is None and inquiry.reached else answer
+    older = answer is None and inquiry.reached and "/server_info" not in inquiry.refused
+    return await inquiry.ask("/get_server_info") if older else answer
 
 
 def _events_config(value: object) -> dict[str, object] | None:
@@ -141,14 +144,16 @@ def _streams(publisher: _Publisher | None, host: str) -> _Streams:
     replay: dict[int, str] = {}
     if publisher is None:
         return _Streams(events, replay, [])
+    ranks = publisher.dp_size or 1
+    many = [f"it tells {ranks} ranks, of which {_RANKS_LIMIT} are followed"] if ranks > _RANKS_LIMIT else []
     try:
-        for rank in range(min(publisher.dp_size or 1, _RANKS_LIMIT)):
+        for rank in range(min(ranks, _RANKS_LIMIT)):
             events[rank] = rank_endpoint(publisher.endpoint, rank, host)
             if publisher.replay is not None:
                 replay[rank] = rank_endpoint(publisher.replay, rank, host)
     except ValueError as error:
-        return _Streams(events, replay, [str(error)])
-    return _Streams(events, replay, port_clash(events, replay))
+        return _Streams(events, replay, [*many, str(error)])
+    return _Streams(events, replay, [*many, *port_clash(events, replay)])
 
 
 def _fingerprint(info: Mapping[str, object]) -> str | None:

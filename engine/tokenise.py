@@ -8,8 +8,10 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from engine.address import EngineAddress
 from engine.http_answer import Answer, EngineUnreachable, UnusableAnswer, fetch, json_object
 from engine.http_client import HttpClient
+from engine.inquiry import REFUSALS
 from engine.loose_json import mapping
 from engine.loose_json import text as as_text
 from index.worker import EngineKind
@@ -47,17 +49,22 @@ class TokeniseError(Exception):
         super().__init__(f"{kind}: {self.detail}")
 
 
-async def tokenise(  # noqa: PLR0917
-    client: HttpClient, kind: EngineKind, url: str, model: str, text: CompletionText | ChatText, timeout_s: float
+async def tokenise(
+    client: HttpClient, address: EngineAddress, model: str, text: CompletionText | ChatText, timeout_s: float
 ) -> list[int]:
     """The prompt's token ids, 0..2^32-1, by the engine's own `/tokenize`; TokeniseError when there are none."""
     try:
-        request = msgspec.json.encode(_request(kind, model, text))
+        request = msgspec.json.encode(_request(address.kind, model, text))
     except (UnicodeEncodeError, TypeError, RecursionError) as error:
         raise TokeniseError("engine", f"the text cannot be sent as JSON: {error}") from None
     try:
         answer = await fetch(
-            client, url.rstrip("/") + "/tokenize", timeout_s, post=request, limit_bytes=_ANSWER_LIMIT_BYTES
+            client,
+            address.url.rstrip("/") + "/tokenize",
+            timeout_s,
+            post=request,
+            limit_bytes=_ANSWER_LIMIT_BYTES,
+            key=address.key,
         )
     except EngineUnreachable as error:
         raise TokeniseError("timeout" if error.timed_out else "engine", str(error)) from error
@@ -94,6 +101,11 @@ def _tokens(answer: Answer) -> list[int]:
 
 
 def _refusal(answer: Answer, text: CompletionText | ChatText) -> TokeniseError:
+    if answer.status in REFUSALS:
+        advice = "set the instance's api_key or api_key_file to the engine's --api-key"
+        return TokeniseError(
+            "engine", f"/tokenize answered {answer.status} {HTTPStatus(answer.status).phrase}: {advice}"
+        )
     detail = f"/tokenize answered {answer.status}: {_message(answer)}"
     template = isinstance(text, ChatText) and (answer.status in _TEMPLATE_STATUSES or "template" in detail.lower())
     return TokeniseError("template" if template else "engine", detail)

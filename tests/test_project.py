@@ -96,7 +96,7 @@ def test_relative_links_lead_somewhere(document: str) -> None:
 
 def test_every_metric_is_explained_and_no_other() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: FleetRows([], 0))
+    metrics.watch(lambda: FleetRows([], {}, 0))
     families = [family for family in metrics.registry.collect() if family.name.startswith("kvroute_")]
     defined = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     assert set(re.findall(r"^\| `(kvroute_\w+)`", text_of("docs/metrics.md"), re.MULTILINE)) == defined

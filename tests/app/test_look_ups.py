@@ -144,7 +144,7 @@ async def test_engines_that_do_not_answer_are_not_waited_for() -> None:
     look_ups, asked = LookUps(), list[str]()
     look_ups.look = asked.append
     gone, alive = some("a", "b")
-    gone.reachable = False
+    gone.contact = gone.contact.refused(1.0, "nobody listens")
     await look_ups.wait([gone, alive], lambda: False)
     look_ups.soon([gone, alive], 100.0)
     alive.listed_at = 100.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.instance_body import FinishedReport
+from app.instance_body import FinishedBody
 from app.instance_settings import InstanceSettings
 from app.openapi import RouteAnswer, json_body, problems, route_body
 from app.route_body import read_route_request
@@ -52,7 +52,7 @@ def test_the_examples_are_requests() -> None:
 
 
 def test_other_bodies_can_be_documented_from_either_kind_of_model() -> None:
-    for model, field in ((InstanceSettings, "dp_size"), (FinishedReport, "cached_tokens")):
+    for model, field in ((InstanceSettings, "dp_size"), (FinishedBody, "cached_tokens")):
         schema = json_body(model, {})["requestBody"]["content"]["application/json"]["schema"]
         assert field in schema["properties"]
         json.dumps(schema)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.address import EngineAddress
 from engine.discovery import EngineFacts, EngineUnreachable, discover, fingerprint
 from engine.http_client import HttpClient
 from index.worker import EngineKind
@@ -55,7 +56,7 @@ def sglang() -> Iterator[FakeEngine]:
 
 
 async def learn(client: HttpClient, engine: FakeEngine) -> EngineFacts:
-    return await discover(client, engine.kind, engine.url, 5)
+    return await discover(client, EngineAddress(engine.kind, engine.url), 5)
 
 
 # vLLM
@@ -79,6 +80,7 @@ async def test_vllm_tells_everything(client: HttpClient, vllm: FakeEngine) -> No
         warning=None,
         hash_algorithm="sha256_cbor",
         roots={"m": "/models/m"},
+        ranks=(0, 1),
     )
 
 
@@ -139,9 +141,9 @@ async def test_replay_ports_that_run_into_event_ports_are_warned_about(
 async def test_several_start_times_make_one_fingerprint(client: HttpClient, vllm: FakeEngine) -> None:
     page = "process_start_time_seconds 200.5\nprocess_start_time_seconds 100\nprocess_start_time_seconds 200.5\n"
     vllm.spoil(Reply(page, content_type="text/plain"), "/metrics")
-    assert await fingerprint(client, EngineKind.VLLM, vllm.url, 5) == "100.0,200.5"
+    assert await fingerprint(client, EngineAddress(EngineKind.VLLM, vllm.url), 5) == "100.0,200.5"
     vllm.spoil(Reply("nothing here\n", content_type="text/plain"), "/metrics")
-    assert await fingerprint(client, EngineKind.VLLM, vllm.url, 5) is None
+    assert await fingerprint(client, EngineAddress(EngineKind.VLLM, vllm.url), 5) is None
 
 
 # SGLang
@@ -232,7 +234,7 @@ async def test_without_server_info_sglang_facts_are_unknown_without_a_warning(
 async def test_startup_times_are_also_found_among_the_internal_states(client: HttpClient, sglang: FakeEngine) -> None:
     info = {"internal_states": [{}, {"startup_time": {"scheduler_e2e": 7}}]}
     sglang.spoil(Reply(json.dumps(info)), "/server_info")
-    assert await fingerprint(client, EngineKind.SGLANG, sglang.url, 5) == "scheduler_e2e=7.0"
+    assert await fingerprint(client, EngineAddress(EngineKind.SGLANG, sglang.url), 5) == "scheduler_e2e=7.0"
 
 
 # Both
@@ -241,12 +243,12 @@ async def test_startup_times_are_also_found_among_the_internal_states(client: Ht
 @pytest.mark.parametrize("kind", EngineKind)
 async def test_another_process_has_another_fingerprint(client: HttpClient, kind: EngineKind) -> None:
     with FakeEngine(kind) as engine:
-        first = await fingerprint(client, kind, engine.url, 5)
-        assert first == await fingerprint(client, kind, engine.url + "/", 5)
+        first = await fingerprint(client, EngineAddress(kind, engine.url), 5)
+        assert first == await fingerprint(client, EngineAddress(kind, engine.url + "/"), 5)
         engine.restart()
-        assert first != await fingerprint(client, kind, engine.url, 5)
+        assert first != await fingerprint(client, EngineAddress(kind, engine.url), 5)
         engine.spoil(HTML)
-        assert await fingerprint(client, kind, engine.url, 5) is None
+        assert await fingerprint(client, EngineAddress(kind, engine.url), 5) is None
 
 
 @pytest.mark.parametrize("kind", EngineKind)
@@ -256,7 +258,7 @@ async def test_an_engine_that_answers_nothing_of_use_is_unreachable(client: Http
             engine.spoil(reply)
             engine.spoil(Reply("", 404), "/metrics")
             with pytest.raises(EngineUnreachable, match=engine.url):
-                await discover(client, kind, engine.url, 5)
+                await discover(client, EngineAddress(kind, engine.url), 5)
         assert engine.calls["/elsewhere"] == 0
 
 
@@ -265,7 +267,7 @@ async def test_answers_of_unexpected_shape_leave_facts_unknown(client: HttpClien
     with FakeEngine(kind) as engine:
         for body in ODD_OBJECTS:
             engine.spoil(Reply(body))
-            facts = await discover(client, kind, engine.url, 5)
+            facts = await discover(client, EngineAddress(kind, engine.url), 5)
             assert (facts.version, facts.fingerprint, facts.block_size) == (None, None, None)
             assert len(facts.events) <= 1
 
@@ -277,19 +279,119 @@ async def test_nobody_listening_and_slow_answers_are_unreachable_within_the_limi
     with FakeEngine(kind) as engine:
         engine.spoil(Reply("{}", delay_s=1.0))
         with pytest.raises(EngineUnreachable, match=r"within 0\.1 s"):
-            await discover(client, kind, engine.url, 0.1)
+            await discover(client, EngineAddress(kind, engine.url), 0.1)
         url = engine.url
     with pytest.raises(EngineUnreachable):
-        await discover(client, kind, url, 5)
+        await discover(client, EngineAddress(kind, url), 5)
 
 
 async def test_one_slow_part_costs_only_that_part(client: HttpClient, vllm: FakeEngine) -> None:
     vllm.spoil(Reply("{}", delay_s=2.0), "/v1/models")
-    facts = await discover(client, vllm.kind, vllm.url, 1.0)
+    facts = await discover(client, EngineAddress(vllm.kind, vllm.url), 1.0)
     assert (facts.version, facts.models, len(facts.events)) == ("0.32.0", (), 1)
 
 
 async def test_a_url_without_a_host_is_unreachable(client: HttpClient) -> None:
     for url in ("vllm-0", "http://", "http://[::1", "ftp://a"):
         with pytest.raises(EngineUnreachable):
-            await discover(client, EngineKind.VLLM, url, 1)
+            await discover(client, EngineAddress(EngineKind.VLLM, url), 1)
+
+
+# Keys
+
+
+@pytest.mark.parametrize("kind", EngineKind)
+async def test_an_engine_that_wants_a_key_says_so_in_the_warning_and_answers_to_the_key(
+    client: HttpClient, kind: EngineKind
+) -> None:
+    with FakeEngine(kind, api_key="k-1", adapters={"sql": "/loras/sql"}, events="tcp://*:5557") as engine:
+        facts = await learn(client, engine)
+        assert facts.unauthorized
+        assert (facts.models, facts.adapters) == ((), {})
+        assert "answers 401 Unauthorized to GET" in (facts.warning or "")
+        assert "/v1/models" in (facts.warning or "")
+        assert "set `api_key` or `api_key_file`" in (facts.warning or "")
+        facts = await discover(client, EngineAddress(kind, engine.url, "other"), 5)
+        assert facts.unauthorized
+        assert "its api_key is refused" in (facts.warning or "")
+        assert "other" not in (facts.warning or "")
+        address = EngineAddress(kind, engine.url, "k-1")
+        facts = await discover(client, address, 5)
+        assert (facts.unauthorized, facts.models, facts.adapters) == (False, ("m",), {"sql": "/loras/sql"})
+        assert await fingerprint(client, address, 5) == facts.fingerprint is not None
+
+
+async def test_403_is_a_refused_key_too_and_a_guarded_source_list_is_not_taken_for_a_missing_one(
+    client: HttpClient, vllm: FakeEngine
+) -> None:
+    vllm.spoil(Reply("{}", 403), "/kv_event_sources")
+    facts = await learn(client, vllm)
+    assert facts.unauthorized
+    assert "403 Forbidden to GET /kv_event_sources" in (facts.warning or "")
+    assert "does not tell where" not in (facts.warning or "")
+
+
+def test_a_key_is_not_in_the_address_as_text() -> None:
+    assert "k-1" not in f"{EngineAddress(EngineKind.VLLM, 'http://a', 'k-1')!r}"
+
+
+# Ranks
+
+
+async def test_ranks_are_counted_from_0_and_keep_the_engines_own_numbers(client: HttpClient, vllm: FakeEngine) -> None:
+    for own in ((2, 3), (3,), (0, 5), (7, 999_999_999_999), (10, 9)):
+        vllm.own_ranks, vllm.events, vllm.replay = own, None, None
+        sources = {
+            str(rank): {"endpoint": f"tcp://*:{6000 + rank % 1000}", "replay_endpoint": f"tcp://*:{8000 + rank % 1000}"}
+            for rank in own
+        }
+        vllm.spoil(Reply(json.dumps(sources)), "/kv_event_sources")
+        facts = await learn(client, vllm)
+        assert (facts.ranks, facts.dp_size, facts.warning) == (tuple(sorted(own)), len(own), None)
+        places = [6000 + rank % 1000 for rank in sorted(own)]
+        assert facts.events == {rank: f"tcp://127.0.0.1:{port}" for rank, port in enumerate(places)}
+        assert list(facts.replay) == list(facts.events)
+
+
+async def test_a_rank_without_events_keeps_its_place_among_the_others(client: HttpClient, vllm: FakeEngine) -> None:
+    sources = {
+        "2": {"endpoint": "tcp://*:0"},
+        "3": {"endpoint": "tcp://*:6003", "enable_kv_cache_events": False},
+        "4": {"endpoint": "tcp://*:6004"},
+        "-1": {"endpoint": "tcp://*:6005"},
+    }
+    vllm.spoil(Reply(json.dumps(sources)), "/kv_event_sources")
+    facts = await learn(client, vllm)
+    assert (facts.ranks, facts.events) == ((2, 3, 4), {2: "tcp://127.0.0.1:6004"})
+    for words in ("rank 2: 'tcp://*:0': the port is '0', any free one, which nobody tells", "'-1'"):
+        assert words in (facts.warning or "")
+
+
+async def test_two_ranks_at_one_endpoint_are_followed_once_with_a_warning(client: HttpClient, vllm: FakeEngine) -> None:
+    one = {"endpoint": "tcp://*:6000", "replay_endpoint": "tcp://*:6100"}
+    vllm.spoil(Reply(json.dumps({"4": one, "5": one})), "/kv_event_sources")
+    facts = await learn(client, vllm)
+    assert (facts.events, facts.dp_size) == ({0: "tcp://127.0.0.1:6000"}, 2)
+    assert "ranks 4 and 5 publish their events at one endpoint, tcp://127.0.0.1:6000" in (facts.warning or "")
+
+
+# Pages of several models
+
+
+async def test_of_a_shared_metrics_page_only_own_rows_count(client: HttpClient, vllm: FakeEngine) -> None:
+    def config(model: str, rank: int, block: int, algorithm: str) -> str:
+        labels = f'block_size="{block}",prefix_caching_hash_algo="{algorithm}",engine="{rank}",model_name="{model}"'
+        running = f'vllm:num_requests_running{{engine="{rank}",model_name="{model}"}} 1\n'
+        return f"vllm:cache_config_info{{{labels}}} 1\n{running}"
+
+    page = config("other", 0, 64, "xxhash") + config("other", 1, 64, "xxhash") + config("m", 0, 16, "sha256_cbor")
+    vllm.spoil(Reply("{}", 404), "/kv_event_sources")
+    for names in ("m", "/models/m"):
+        vllm.spoil(Reply(page.replace('"m"', f'"{names}"'), content_type="text/plain"), "/metrics")
+        facts = await learn(client, vllm)
+        assert (facts.block_size, facts.hash_algorithm, facts.dp_size) == (16, "sha256_cbor", 1)
+    vllm.spoil(Reply("", 500), "/v1/models")
+    assert (await discover(client, EngineAddress(vllm.kind, vllm.url), 5, "/models/m")).block_size == 16
+    unnamed = page.replace(',model_name="m"', "").replace(',model_name="other"', "").replace('"/models/m"', '"m"')
+    vllm.spoil(Reply(unnamed + config("m", 0, 16, "sha256_cbor"), content_type="text/plain"), "/metrics")
+    assert (await learn(client, vllm)).block_size is None  # rows that differ and name nobody

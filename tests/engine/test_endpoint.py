@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.endpoint import host_of, port_clash, rank_endpoint
+from engine.endpoint import at_host_of, host_of, offset_endpoint, port_clash, rank_endpoint, shared
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,29 @@ def test_a_replay_port_next_to_the_event_port_clashes_with_the_next_rank() -> No
     replay = {rank: rank_endpoint("tcp://*:5558", rank, "a") for rank in range(2)}
     assert port_clash({0: events[0]}, {0: replay[0]}) == []
     assert "tcp://a:5558 is both" in port_clash(events, replay)[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "first", "told", "port"),
+    [
+        (0, 0, None, 5557),
+        (3, 3, None, 5560),
+        (3, 2, "tcp://h:5559", 5560),
+        (2, 2, "tcp://h:5557", 5557),
+        (3, 2, "tcp://h:5557", 5558),
+        (3, 2, "tcp://h:9000", 5560),
+    ],
+)
+def test_a_rank_is_as_far_from_rank_0_as_its_engine_numbers_it(
+    number: int, first: int, told: str | None, port: int
+) -> None:
+    assert offset_endpoint("tcp://*:5557", number, first, told, "h") == f"tcp://h:{port}"
+
+
+def test_an_endpoint_at_the_host_of_another() -> None:
+    assert at_host_of("tcp://a:5657", "tcp://[fd00::1]:5557") == "tcp://[fd00::1]:5657"
+    assert at_host_of("ipc:///run/kv", "tcp://b:1") == "ipc:///run/kv"
+
+
+def test_ranks_that_share_an_endpoint_are_named_with_the_first() -> None:
+    assert shared({0: "a", 1: "b", 2: "a", 3: "a"}) == {2: 0, 3: 0}

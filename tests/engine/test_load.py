@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from engine.address import EngineAddress
 from engine.http_client import HttpClient
-from engine.load import EngineLoad, read_load
+from engine.load import EngineLoad, of_ranks, read_load
 from index.worker import EngineKind
 from tests.support.fake_engine import HTML, FakeEngine, RankLoad, Reply
 
@@ -21,7 +22,7 @@ async def client() -> AsyncIterator[HttpClient]:
 
 
 async def load(client: HttpClient, engine: FakeEngine) -> dict[int, EngineLoad]:
-    return await read_load(client, engine.kind, engine.url, 5)
+    return await read_load(client, EngineAddress(engine.kind, engine.url), 5)
 
 
 async def test_vllm_reports_every_rank_and_its_sleep(client: HttpClient) -> None:
@@ -81,6 +82,63 @@ async def test_nothing_readable_is_no_load(client: HttpClient, kind: EngineKind)
             engine.spoil(reply)
             assert await load(client, engine) == {}
         engine.spoil(Reply("{}", delay_s=1.0))
-        assert await read_load(client, kind, engine.url, 0.1) == {}
+        assert await read_load(client, EngineAddress(kind, engine.url), 0.1) == {}
         url = engine.url
-    assert await read_load(client, kind, url, 5) == {}
+    assert await read_load(client, EngineAddress(kind, url), 5) == {}
+
+
+# Whose rows, and which rank's
+
+
+@pytest.mark.parametrize("kind", EngineKind)
+async def test_of_a_shared_page_only_rows_of_the_own_model_count(client: HttpClient, kind: EngineKind) -> None:
+    name = "vllm:num_requests_running" if kind is EngineKind.VLLM else "sglang:num_running_reqs"
+    rows = {"m": 1, "other": 50}
+    page = "".join(f'{name}{{model_name="{model}"}} {value}\n' for model, value in rows.items())
+    with FakeEngine(kind) as engine:
+        engine.spoil(HTML, "/v1/loads")
+        engine.spoil(Reply(page, content_type="text/plain"), "/metrics")
+        address = EngineAddress(kind, engine.url)
+        assert (await read_load(client, address, 5, {"m", "/models/m"}))[0].running == 1
+        assert (await read_load(client, address, 5, {"other"}))[0].running == 50
+        assert await read_load(client, address, 5, {"third"}) == {}
+        engine.spoil(Reply(f'{name}{{model_name="alias"}} 3\n', content_type="text/plain"), "/metrics")
+        assert (await read_load(client, address, 5, {"m"}))[0].running == 3
+
+
+async def test_another_models_sleep_is_not_taken_for_ones_own(client: HttpClient) -> None:
+    row = 'vllm:engine_sleep_state{{engine="0",model_name="{}",sleep_state="awake"}} {}\n'
+    with FakeEngine(EngineKind.VLLM) as engine:
+        for own, other in ((1, 0), (0, 1)):
+            page = row.format("m", own) + row.format("other", other)
+            engine.spoil(Reply(page, content_type="text/plain"), "/metrics")
+            loads = await read_load(client, EngineAddress(engine.kind, engine.url), 5, {"m"})
+            assert loads[0].asleep is (own == 0)
+
+
+async def test_loads_are_asked_for_with_the_key(client: HttpClient) -> None:
+    with FakeEngine(EngineKind.SGLANG, api_key="k-1", guarded=("/metrics",)) as engine:
+        assert await load(client, engine) == {}
+        assert (await read_load(client, EngineAddress(engine.kind, engine.url, "k-1"), 5))[0].running == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "ranks", "by_place"),
+    [
+        ((0, 1), (0, 1), {0: 0, 1: 1}),
+        ((2, 3), (2, 3), {0: 2, 1: 3}),
+        ((0, 1), (2, 3), {0: 0, 1: 1}),
+        ((0, 1), (1, 2), {0: 0, 1: 1}),
+        ((3,), (3,), {0: 3}),
+        ((0,), (3,), {0: 0}),
+        ((0, 5), (0, 5), {0: 0, 1: 5}),
+        ((5,), (0, 5), {1: 5}),
+        ((0, 1, 2, 3), (2, 3), {0: 2, 1: 3}),
+        ((), (0, 1), {}),
+    ],
+)
+def test_loads_are_put_in_the_place_of_their_rank(
+    told: tuple[int, ...], ranks: tuple[int, ...], by_place: dict[int, int]
+) -> None:
+    loads = {rank: EngineLoad(rank, None, None, None) for rank in told}
+    assert of_ranks(loads, ranks) == {place: loads[rank] for place, rank in by_place.items()}

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from engine.address import EngineAddress
 from engine.http_client import HttpClient
 from engine.tokenise import ChatText, CompletionText, TokeniseError, tokenise
 from index.worker import EngineKind
@@ -22,7 +23,7 @@ async def client() -> AsyncIterator[HttpClient]:
 
 
 async def ask(client: HttpClient, engine: FakeEngine, text: CompletionText | ChatText) -> list[int]:
-    return await tokenise(client, engine.kind, engine.url, "m", text, 5)
+    return await tokenise(client, EngineAddress(engine.kind, engine.url), "m", text, 5)
 
 
 def sent(engine: FakeEngine) -> dict[str, object]:
@@ -132,10 +133,10 @@ async def test_a_slow_engine_is_a_timeout_and_a_dead_one_is_not(client: HttpClie
     with FakeEngine(EngineKind.VLLM) as engine:
         engine.spoil(Reply("{}", delay_s=1.0), "/tokenize")
         with pytest.raises(TokeniseError) as slow:
-            await tokenise(client, EngineKind.VLLM, engine.url, "m", CHAT, 0.1)
+            await tokenise(client, EngineAddress(EngineKind.VLLM, engine.url), "m", CHAT, 0.1)
         url = engine.url
     with pytest.raises(TokeniseError) as dead:
-        await tokenise(client, EngineKind.VLLM, url, "m", CHAT, 5)
+        await tokenise(client, EngineAddress(EngineKind.VLLM, url), "m", CHAT, 5)
     assert (slow.value.kind, dead.value.kind) == ("timeout", "engine")
 
 
@@ -145,3 +146,12 @@ async def test_text_that_is_no_unicode_is_refused_before_it_is_sent(client: Http
             await ask(client, engine, CompletionText("\ud800"))
         assert caught.value.kind == "engine"
         assert engine.calls["/tokenize"] == 0
+
+
+async def test_a_text_is_tokenised_with_the_key_and_a_refusal_says_what_to_set(client: HttpClient) -> None:
+    with FakeEngine(EngineKind.SGLANG, api_key="k-1") as engine:
+        with pytest.raises(TokeniseError, match="401 Unauthorized: set the instance's api_key") as caught:
+            await tokenise(client, EngineAddress(engine.kind, engine.url, "wrong"), "m", CHAT, 5)
+        assert caught.value.kind == "engine"
+        assert "wrong" not in str(caught.value)
+        assert await tokenise(client, EngineAddress(engine.kind, engine.url, "k-1"), "m", CHAT, 5)

@@ -54,6 +54,9 @@ class FakeEngine:
     `events` and `replay` are endpoints of rank 0 as on the engine's command line; None means off. `replies` overrides
     whole answers by path, `calls` counts requests by path, `bodies` keeps what was posted. Its tokenizer gives BOS (1),
     then 3 + byte for every byte of the text; a chat has every message as `<role>content`, then `<assistant>`.
+
+    With an `api_key` what the engine guards (vLLM: /v1, SGLang: all but /health and /metrics; and all of `guarded`) is
+    401 without it; `keys` are the authorization headers that came. `own_ranks` are its own numbers of its ranks.
     """
 
     kind: EngineKind
@@ -77,6 +80,10 @@ class FakeEngine:
     calls: Counter[str] = field(default_factory=Counter)
     bodies: dict[str, list[bytes]] = field(default_factory=dict)
     host: str = "127.0.0.1"
+    api_key: str | None = None
+    guarded: tuple[str, ...] = ()
+    keys: set[str | None] = field(default_factory=set)
+    own_ranks: tuple[int, ...] | None = None
 
     def __enter__(self) -> Self:
         self._socket = socket.create_server((self.host, 0))
@@ -129,9 +136,19 @@ class FakeEngine:
         body = await request.body()
         if request.method == "POST":
             self.bodies.setdefault(path, []).append(body)
+        key = request.headers.get("authorization")
+        self.keys.add(key)
+        if self._guards(path) and key != f"Bearer {self.api_key}":
+            return Response('{"error": "Unauthorized"}', 401, media_type="application/json")
         reply = self.replies.get(path) or self.replies.get("*") or self._reply(request.method, path, body)
         await asyncio.sleep(reply.delay_s)
         return Response(reply.body, reply.status, reply.headers, reply.content_type)
+
+    def _guards(self, path: str) -> bool:
+        if self.api_key is None:
+            return False
+        own = path.startswith("/v1") if self.kind is EngineKind.VLLM else path not in ("/health", "/metrics")
+        return own or path in self.guarded
 
     def _reply(self, method: str, path: str, body: bytes) -> Reply:
         if (method, path) == ("POST", "/tokenize"):
@@ -187,7 +204,7 @@ class FakeEngine:
                 "publisher": "zmq",
                 "enable_kv_cache_events": True,
             }
-            for rank in range(self.dp_size)
+            for rank in self.own_ranks or range(self.dp_size)
         }
 
     def _server_info(self) -> dict[str, object]:

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 import pytest
 
+from engine.address import EngineAddress
 from engine.discovery import discover
 from engine.http_client import HttpClient
 from engine.load import EngineLoad, read_load
@@ -52,13 +53,13 @@ async def test_the_router_learns_all_it_asks_for(engine: CpuEngine) -> None:
     assert settings.events_port is not None
     assert settings.replay_port is not None
     async with HttpClient() as client:
-        facts = await discover(client, EngineKind.SGLANG, engine.url, 5.0)
+        facts = await discover(client, EngineAddress(EngineKind.SGLANG, engine.url), 5.0)
         assert facts.events == {rank: f"tcp://127.0.0.1:{settings.events_port + rank}" for rank in (0, 1)}
         assert facts.replay == {rank: f"tcp://127.0.0.1:{settings.replay_port + rank}" for rank in (0, 1)}
         assert (facts.block_size, facts.dp_size, facts.dynamo_format) == (1, 2, False)
         assert (facts.models, facts.adapters) == (("tiny",), {"sql": "/adapters/sql"})
         assert facts.fingerprint is not None
-        load = await read_load(client, EngineKind.SGLANG, engine.url, 5.0)
+        load = await read_load(client, EngineAddress(EngineKind.SGLANG, engine.url), 5.0)
         assert load == {0: EngineLoad(0, 0, 0.0, None), 1: EngineLoad(0, 0, 0.0, None)}
 
 

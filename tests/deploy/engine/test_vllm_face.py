@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from deploy.engine.settings import EngineSettings, read_settings
+from engine.address import EngineAddress
 from engine.discovery import discover
 from engine.http_client import HttpClient
 from engine.load import EngineLoad, read_load
@@ -45,14 +46,14 @@ async def test_the_router_learns_all_it_asks_for(engine: CpuEngine) -> None:
     assert settings.events_port is not None
     assert settings.replay_port is not None
     async with HttpClient() as client:
-        facts = await discover(client, EngineKind.VLLM, engine.url, 5.0)
+        facts = await discover(client, EngineAddress(EngineKind.VLLM, engine.url), 5.0)
         assert facts.events == {rank: f"tcp://127.0.0.1:{settings.events_port + rank}" for rank in (0, 1)}
         assert facts.replay == {rank: f"tcp://127.0.0.1:{settings.replay_port + rank}" for rank in (0, 1)}
         assert (facts.topic, facts.block_size, facts.dp_size) == ("kv", 16, 2)
         assert (facts.models, facts.adapters) == (("tiny",), {"sql": "/adapters/sql"})
         assert facts.fingerprint is not None
         assert facts.warning is None
-        load = await read_load(client, EngineKind.VLLM, engine.url, 5.0)
+        load = await read_load(client, EngineAddress(EngineKind.VLLM, engine.url), 5.0)
         assert load == {0: EngineLoad(0, 0, 0.0, False), 1: EngineLoad(0, 0, 0.0, False)}
 
 
