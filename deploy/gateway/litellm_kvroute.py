@@ -29,6 +29,19 @@ OPEN_REQUESTS = 16_384
 PAUSE_S = 2.0
 """So long a router that did not answer is asked last."""
 
+MAX_CAUSES = 16
+"""So many exceptions behind one are looked at."""
+BROKEN = {
+    "ConnectError": ("connect", "no connection"),
+    "ConnectTimeout": ("connect", "no connection in time"),
+    "RemoteProtocolError": ("connect", "the connection was closed"),
+    "ReadError": ("connect", "the connection was closed"),
+    "WriteError": ("connect", "the connection was closed"),
+    "ReadTimeout": ("timeout", "no answer in time"),
+    "WriteTimeout": ("timeout", "the request was not taken in time"),
+}
+"""What exceptions of httpx, by name, say of an engine: the kind and detail of `error`. LiteLLM's own say less."""
+
 Deployment = dict[str, Any]
 
 
@@ -115,8 +128,8 @@ class KvrouteRouting(CustomLogger):  # type: ignore[misc]  # LiteLLM is not ther
     async def async_log_failure_event(
         self, kwargs: dict[str, Any], response_obj: object, start_time: object, end_time: object
     ) -> None:
-        """Reports the end."""
-        await self._finished(kwargs, {})
+        """Reports that it failed, and how."""
+        await self._finished(kwargs, {"error": _error(kwargs.get("exception"))})
 
     async def aclose(self) -> None:
         """Close the connections to the routers."""
@@ -138,7 +151,7 @@ class KvrouteRouting(CustomLogger):  # type: ignore[misc]  # LiteLLM is not ther
                 reason = "slow" if isinstance(error, TimeoutError) else "unreachable"
                 self._paused[router] = now + PAUSE_S
                 continue
-            reason = f"router-{answer.status}"
+            reason = "unknown-model" if answer.status == 404 else f"router-{answer.status}"
             if answer.status < 500:
                 break  # every router would say so
         self._fell_back(reason)
@@ -148,7 +161,7 @@ class KvrouteRouting(CustomLogger):  # type: ignore[misc]  # LiteLLM is not ther
         self.fallbacks[reason] += 1
         _log.warning("LiteLLM chooses the deployment: %s", reason)
 
-    async def _finished(self, kwargs: dict[str, Any], report: dict[str, int]) -> None:
+    async def _finished(self, kwargs: dict[str, Any], report: Mapping[str, Any]) -> None:
         routed = self._open.pop(str(kwargs.get("litellm_call_id")), None)
         if routed is None:
             return
@@ -233,6 +246,33 @@ def _report(usage: object) -> dict[str, int]:
         "cached_tokens": getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None),
     }
     return {name: count for name, count in found.items() if isinstance(count, int) and count >= 0}
+
+
+def _error(failure: object) -> dict[str, Any] | bool:
+    """The `error` of a report: what the exception's causes say. True where they do not tell what the engine did.
+
+    The status is taken only from an answer: LiteLLM gives 500 and 408 to failures that had none.
+    """
+    if isinstance(failure, asyncio.CancelledError):
+        return {"kind": "aborted"}
+    for one in _causes(failure):
+        name = type(one).__name__
+        if name in BROKEN:
+            kind, detail = BROKEN[name]
+            return {"kind": kind, "detail": detail}
+        status = getattr(getattr(one, "response", None), "status_code", None)
+        if name == "HTTPStatusError" and isinstance(status, int) and 100 <= status <= 599:
+            return {"kind": "status", "status": status}
+    return {"kind": "timeout"} if type(failure).__name__ == "Timeout" else True
+
+
+def _causes(failure: object) -> list[BaseException]:
+    """The exception and those behind it, nearest first."""
+    found: list[BaseException] = []
+    while isinstance(failure, BaseException) and len(found) < MAX_CAUSES:
+        found.append(failure)
+        failure = failure.__cause__ or failure.__context__
+    return found
 
 
 kvroute = KvrouteRouting(

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.deploy.gateway import failing_engines as engines
 from tests.deploy.gateway.conftest import Fleet
+from tests.deploy.gateway.recording_router import recording_router
 from tests.deploy.gateway.stack import HASHES, instance, router, urls
 from tests.support.cpu_engine import EngineProcess, cpu_engine
 from tests.support.ports import free_port
@@ -204,3 +206,49 @@ async def test_a_dead_engines_request_goes_to_another(litellm: Any) -> None:
                     assert one.metric("kvroute_route_requests_total") > 4  # at least one was asked for twice
         finally:
             process.close()
+
+
+async def test_a_model_that_the_router_does_not_know_is_left_to_litellm(litellm: Any, shared: Fleet) -> None:
+    with cpu_engine("vllm", model="just-loaded", **HASHES) as knows:
+        async with gateway(litellm, [knows.url], urls([shared.router]), "just-loaded", timeout_s=10) as made:
+            answer, _ = await ask(made, "hello")
+            assert answer.choices[0].message.content
+            assert made.kvroute.fallbacks == {"unknown-model": 1}
+
+
+FAILURES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "refused": (engines.refusing, {"kind": "connect", "detail": "no connection"}),
+    "silent host": (engines.silent_host, {"kind": "connect", "detail": "no connection in time"}),
+    "hangs": (lambda: engines.failing_engine(engines.hangs), {"kind": "timeout", "detail": "no answer in time"}),
+    "breaks off": (
+        lambda: engines.failing_engine(engines.answers_in_part),
+        {"kind": "connect", "detail": "the connection was closed"},
+    ),
+    "503": (lambda: engines.failing_engine(engines.says(503)), {"kind": "status", "status": 503}),
+}
+
+
+@pytest.mark.parametrize(("failing", "error"), FAILURES.values(), ids=FAILURES.keys())
+async def test_an_engine_that_fails_is_reported_and_the_next_one_answers(
+    litellm: Any, failing: Any, error: dict[str, Any]
+) -> None:
+    with (
+        failing() as fails,
+        cpu_engine("vllm", **HASHES) as lives,
+        recording_router([fails, lives.url]) as told,
+    ):
+        async with gateway(litellm, [fails, lives.url], [told.url], timeout_s=10) as made:
+            _, engine = await ask(made, "hello", timeout=2)
+            assert engine == lives.url
+            await until(lambda: len(told.told) == 2)
+    assert dict(told.errors()) == {fails: error, lives.url: None}
+
+
+async def test_a_stream_that_breaks_off_is_reported(litellm: Any) -> None:
+    with engines.failing_engine(engines.breaks_off) as fails, recording_router([fails]) as told:
+        async with gateway(litellm, [fails], [told.url], timeout_s=10) as made:
+            asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+            with pytest.raises(litellm.APIConnectionError):
+                _ = [piece async for piece in await made.acompletion(**asked, stream=True)]
+            await until(lambda: bool(told.told))
+    assert told.errors()[0] == (fails, {"kind": "connect", "detail": "the connection was closed"})
