@@ -51,10 +51,13 @@ class Verdict(NamedTuple):
 
 def verdict(instance: Instance, now: float) -> Verdict:
     """An instance's. What keeps all requests away comes first, then what keeps its index from being used."""
+    by_ranks = _by_ranks(instance)
+    if instance.contact.condition is Condition.UNTRIED and by_ranks is not None and by_ranks.state is State.REFUSED:
+        return by_ranks  # what it is, although it was never asked
     return (
         _by_contact(instance)
         or _by_decision(instance, now)
-        or _by_ranks(instance)
+        or by_ranks
         or Verdict(State.LIVE, None, instance.contact.since, Choice.YES)
     )
 

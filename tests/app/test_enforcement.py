@@ -286,13 +286,14 @@ def test_an_sglang_release_with_unusable_events_is_refused_until_it_is_replaced(
             assert matched(run, ASKED) == {"a": 0}
             publisher.restart()
             publish(run, "a", publisher, sglang_stored(ASKED))
-            assert run.worker("a")["state"] == "refused"
+            wait_until(lambda: run.worker("a")["state"] == "refused", 5, lambda: run.worker("a"))
             engine.version = "0.5.22"
             engine.restart()
             publisher.restart()
             publish(run, "a", publisher, sglang_stored(ASKED))
             wait_until(lambda: matched(run, ASKED) == {"a": 64}, 5, lambda: run.worker("a"))
-            assert (run.worker("a")["state"], run.worker("a")["advice"]) == ("live", None)
+            wait_until(lambda: run.worker("a")["state"] == "live", 5, lambda: run.worker("a"))
+            assert run.worker("a")["advice"] is None
 
 
 def test_the_identity_goes_with_the_models_last_vllm_instance() -> None:

@@ -226,7 +226,7 @@ def test_routing_goes_on_and_the_state_becomes_whole(
         for name, publisher in engines.publishers.items():
             wait_for_seq(running, name, publisher.next_seq - 1)
             assert running.worker(name)["replayed_batches"] == 0
-            assert running.worker(name)["trust"] == "exact"
+            running.wait_for_trust(name, "exact")
 
 
 def errors(running: Running) -> float:

@@ -159,7 +159,7 @@ def test_while_the_engine_cannot_be_reached_nothing_is_claimed(server: RedisServ
         assert (answer["matched_tokens"], answer["trust"]) == (0, "none")
         publisher.start()
         wait_until(lambda: matched(running, prompt(1))["one"] == 64, 10)
-        assert running.worker("one")["trust"] == "exact"
+        running.wait_for_trust("one", "exact")
 
 
 def test_a_gap_that_the_engine_cannot_replay_any_more_costs_trust(server: RedisServer) -> None:
@@ -329,7 +329,7 @@ def test_what_cannot_be_read_is_ignored_with_one_line_and_replaced(
     spoil(server)
     with serving(settings(server, own)) as running:
         wait_until(lambda: matched(running, prompt(2))["one"] == 64, 10)
-        assert running.worker("one")["trust"] == "exact"
+        running.wait_for_trust("one", "exact")
     assert warnings(log_lines) == 1
     with serving(settings(server, own)) as running:
         wait_until(lambda: matched(running, prompt(2))["one"] == 64, 10)

@@ -67,6 +67,10 @@ class Running:
         """Until the batch `seq` of an instance's first rank is applied."""
         wait_until(lambda: self.worker(instance_id)["seq"] == seq, timeout_s, lambda: self.worker(instance_id))
 
+    def wait_for_trust(self, instance_id: str, trust: str, timeout_s: float = 10.0) -> None:
+        """Until an instance's first rank has this trust: `exact` comes with the end of the replay asked for."""
+        wait_until(lambda: self.worker(instance_id)["trust"] == trust, timeout_s, lambda: self.worker(instance_id))
+
     def wait_for_state(self, instance_id: str, state: str, timeout_s: float = 10.0) -> None:
         """Until an instance's first rank is in a state."""
         wait_until(lambda: self.worker(instance_id)["state"] == state, timeout_s, lambda: self.worker(instance_id))
