@@ -162,7 +162,8 @@ def test_doctor_does_not_fail_for_a_mismatch_that_translate_allows() -> None:
         with ExitStack() as stack:
             publishers = [stack.enter_context(Publisher()) for _ in range(2)]
             engines = [stack.enter_context(FakeEngine(EngineKind.VLLM)) for _ in range(2)]
-            both = [instance(name, *pair) for name, *pair in zip("ab", publishers, engines, strict=True)]
+            trios = zip("ab", publishers, engines, strict=True)
+            both = [instance(name, publisher, engine) for name, publisher, engine in trios]
             run = stack.enter_context(serving(fleet(*both, hash={"policy": policy})))
             publish(run, "a", publishers[0], vllm_stored(prompt(1)))
             publish(run, "b", publishers[1], vllm_stored(prompt(1), HashIdentity("sha256", "7")))
