@@ -15,7 +15,7 @@ from app.hash_check import HashCheck
 from app.ingest import WorkerIngest
 from app.instance import Instance, TrackedWorker
 from app.instance_settings import MAX_RANKS
-from app.rank_endpoints import Numbers, Place
+from app.rank_endpoints import Numbers, Place, named_ranks
 from app.state_writer import StateWriter
 from app.stream_work import StreamWork
 from app.surroundings import Surroundings
@@ -68,8 +68,8 @@ class Following:
     def update(self, tasks: asyncio.TaskGroup) -> None:
         """Take over what is known now: further ranks, endpoints that were learnt or have changed."""
         instance, own = self._instance, self._instance.settings
-        named = own.events if isinstance(own.events, dict) else ()
-        ranks = own.rank_count or instance.facts.dp_size or max(1, len(named), *(r + 1 for r in instance.facts.events))
+        told = instance.facts.dp_size or max([1, *(rank + 1 for rank in instance.facts.events)])
+        ranks = own.rank_count or max(told, named_ranks(own.events, instance.facts.dp_size))
         lost = [rank for rank, tracked in instance.workers.items() if rank >= ranks and not tracked.link_up]
         if own.rank_count is None and lost and len(lost) == len(instance.workers) - ranks:
             self.drop_ranks(ranks)

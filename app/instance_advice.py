@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.instance import Instance, TrackedWorker
+from app.rank_endpoints import named_ranks
 from app.serving_names import serves_other
 
 UNHEARD_AFTER_S = 2.0
@@ -41,9 +42,11 @@ def _same_url(instance: Instance) -> str | None:
 
 def _other_ranks(instance: Instance) -> str | None:
     """The settings say how many ranks there are, and the engine says otherwise."""
-    said, told = instance.settings.rank_count, instance.facts.dp_size
-    if said is None or told is None or said == told:
+    own, told = instance.settings, instance.facts.dp_size
+    said, named = own.rank_count, named_ranks(own.events, told)
+    if told is None or said == told or (said is None and named <= told):
         return None
+    said = said or named
     numbers = f" (its own numbers: {_shown(instance.facts.ranks)})" if any(instance.facts.ranks) else ""
     by = "dp_size says" if instance.settings.dp_size else "the endpoints are for"
     return f"{by} {said} rank{'s' * (said > 1)}, but the engine tells {told}{numbers}"
@@ -52,7 +55,7 @@ def _other_ranks(instance: Instance) -> str | None:
 def _strange_ranks(instance: Instance) -> Iterator[str]:
     """The map of endpoints names ranks that are not there, as far as the engine tells."""
     own, facts = instance.settings, instance.facts
-    numbers = tuple(facts.own_rank(rank) for rank in range(facts.dp_size or 0))
+    numbers = tuple(facts.own_rank(rank) for rank in range(len(instance.workers))) if facts.dp_size else ()
     for name, given in (("events", own.events), ("replay", own.replay)):
         if isinstance(given, dict) and numbers and (strange := [key for key in given if int(key) not in numbers]):
             yield f"{name} names rank {', '.join(strange)}, but the engine's ranks are {_shown(numbers)}"

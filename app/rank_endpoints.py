@@ -50,6 +50,13 @@ def listed_ranks(given: Given | None) -> int | None:
     return len(given) if isinstance(given, list) else None
 
 
+def named_ranks(given: Given | None, told: int | None) -> int:
+    """How many ranks a map is for at least, where the engine tells `told`: one that names 0 and on names them all."""
+    if not isinstance(given, dict):
+        return 0
+    return len(given) if told is None or set(given) == {str(rank) for rank in range(len(given))} else 0
+
+
 class Numbers:
     """The engine's own numbers of an instance's ranks, as far as the engine or a map of endpoints tells them."""
 

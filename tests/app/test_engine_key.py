@@ -86,13 +86,13 @@ def test_what_cannot_be_read_is_a_fault_in_words_and_the_last_key_is_used_on(tmp
 @pytest.mark.parametrize("way", ["api_key", "api_key_file"])
 def test_every_question_is_asked_with_the_key(kind: EngineKind, way: str, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY + "\n")
-    own = {"api_key": KEY, "api_key_file": str(tmp_path / "key")}[way]
+    own: dict[str, Any] = {way: {"api_key": KEY, "api_key_file": str(tmp_path / "key")}[way]}
     with (
         Publisher() as publisher,
         FakeEngine(kind, api_key=KEY, guarded=("/tokenize", "/metrics")) as engine,
     ):
         engine.events, engine.replay = publisher.events, publisher.replay
-        with serving(fleet(instance("a", server=engine) | {way: own})) as run:
+        with serving(fleet(instance("a", server=engine, **own))) as run:
             publish(run, "a", publisher, (vllm_stored if kind is EngineKind.VLLM else sglang_stored)(prompt(1)))
             answer = run.http.post("/route", json={"model": "m", "prompt": "hello", "explain": True}).json()
             assert answer["prompt_tokens"] == 6
