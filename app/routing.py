@@ -284,7 +284,11 @@ class Routing:
         if instance is None or lora is None:
             return False
         untold = instance.settings.engine is EngineKind.VLLM and lora not in instance.adapters
-        return untold or instance.adapters_moved or self.index.adapter_doubted(worker, lora)
+        return (
+            (untold and instance.reachable is True)
+            or instance.adapters_moved
+            or self.index.adapter_doubted(worker, lora)
+        )
 
     def _is_known(self, request: RouteRequest) -> bool:
         """Whether an instance is known to serve what is named, or the model is one that only has no instance now."""

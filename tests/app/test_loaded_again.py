@@ -14,7 +14,7 @@ from app.instance_settings import InstanceSettings
 from index.page_hash import lora_id, namespaced
 from index.worker import EngineKind
 from tests.support.engine_events import CLEARED, prompt, sglang_stored, vllm_stored
-from tests.support.fake_engine import FakeEngine
+from tests.support.fake_engine import HTML, FakeEngine
 from tests.support.fleet import fleet, instance, matched, publish
 from tests.support.publisher import Publisher, batch
 from tests.support.service import Running, serving, wait_until
@@ -120,10 +120,13 @@ def test_an_engine_that_was_seen_to_load_adapters_is_not_exact_about_them() -> N
 
 
 def test_an_adapter_that_is_not_listed_is_not_exact() -> None:
-    with Publisher() as publisher, serving(fleet(instance("a", publisher))) as run:
-        publish(run, "a", publisher, CLEARED, vllm_stored(ASKED, lora=("sql", V1)))
-        assert run.worker("a")["trust"] == "exact"
-        assert trust(run, model="m", lora="sql") == "partial"
+    with Publisher() as publisher, FakeEngine(EngineKind.VLLM, adapters={"sql": V1}) as engine:
+        engine.spoil(HTML, "/v1/models")
+        with serving(fleet(instance("a", publisher, engine))) as run:
+            wait_until(lambda: run.instance("a")["version"] is not None, 10)
+            publish(run, "a", publisher, CLEARED, vllm_stored(ASKED, lora=("sql", V1)))
+            assert run.worker("a")["trust"] == "exact"
+            assert trust(run, model="m", lora="sql") == "partial"
 
 
 # SGLang
