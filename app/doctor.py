@@ -114,7 +114,7 @@ def _lines(instance: dict[str, object]) -> Iterator[WorkerLine]:
         yield WorkerLine(
             instance=shown(instance.get("id")),
             dp_rank=shown(worker.get("dp_rank")),
-            state=shown(worker.get("state")) + (", draining" if instance.get("draining") is True else ""),
+            state=shown(worker.get("state")) + (", draining" if _drains_unseen(instance, worker) else ""),
             trust=shown(worker.get("trust")),
             hash_status=shown(identity.get("status")),
             lag=f"{lag:.2f} s" if isinstance(lag, int | float) else "-",
@@ -123,12 +123,20 @@ def _lines(instance: dict[str, object]) -> Iterator[WorkerLine]:
         )
 
 
+def _drains_unseen(instance: dict[str, object], worker: dict[str, object]) -> bool:
+    return instance.get("draining") is True and worker.get("state") != "draining"
+
+
 def _wrong(worker: dict[str, object], identity: dict[str, object], silent: bool) -> str | None:
     match worker.get("state"):
         case "refused":
             return "refused: its events cannot be used, it gets requests by load only"
-        case "gone":
-            return "does not answer, neither at its url nor with events: is it running?"
+        case "down" | "starting" | "ejected" as state:
+            return f"{state}: {shown(worker.get('why') or 'it cannot serve', 300)}; is it running?"
+        case "suspect":
+            return f"suspect: {shown(worker.get('why') or 'it does not answer', 300)}"
+        case "asleep" | "draining":
+            return None
         case "connecting" if silent:
             return "does not answer, neither at its url nor with events: is it running, and is the url right?"
         case "connecting":
@@ -144,6 +152,8 @@ def _note(worker: dict[str, object], identity: dict[str, object], draining: bool
     if identity.get("status") == "mismatch":
         return "its hash identity is not the expected one, which hash.policy: translate allows"
     lag = worker.get("lag_s")
+    if worker.get("state") == "asleep":
+        return "asleep: it gets no requests until it is woken"
     if draining:
         return "draining: it gets no new requests; POST /instances/ID/undrain ends it"
     if isinstance(lag, int | float) and lag > _SLOW_LAG_S:

@@ -52,7 +52,8 @@ def two_engines(face: Face) -> Iterator[tuple[Running, EngineProcess, EngineProc
         with serving(fleet(*own, polling=POLLING, availability=QUICK)) as run:
             for name in "ab":
                 wait_until(lambda name=name: run.instance(name)["state"] == "live", 15)  # type: ignore[misc]
-            yield run, *engines
+            first, second = engines
+            yield run, first, second
     finally:
         for engine in engines:
             engine.close()

@@ -38,7 +38,7 @@ def test_what_a_replaced_process_held_is_stale_at_once() -> None:
     stream.sequence.told_process("another", stream.now)
     told = stream.said_of_currency()
     if not told:  # the former one was not known
-        stream.live(0, process=2)
+        stream.live(0, process="q")
         told = stream.said_of_currency()
     assert told[0] == "stale"
 
