@@ -8,6 +8,7 @@ from app.availability import State, verdict, worker_verdict
 from app.candidates import trust_of
 from app.instance import Instance, TrackedWorker
 from app.instance_advice import stream_advice_of, warning_of
+from engine.identity import HashReport
 from index.block_hash import HashIdentity
 from index.index import Index
 
@@ -85,7 +86,8 @@ def _worker(instance: Instance, tracked: TrackedWorker, index: Index, now: float
         "seq": tracked.seq,
         "lag_s": None if tracked.lag_s is None else round(tracked.lag_s, 3),
         "blocks": {"gpu": gpu, "cpu": cpu, "disk": disk, "other": other},
-        "hash": _hash(tracked),
+        "hash": _hash(tracked.hash),
+        "hash_policy": None if tracked.hash.status == "none" else "enforce" if tracked.enforced else "translate",
         "advice": advice_for(instance, tracked, now),
         "gaps": tracked.gaps,
         "replayed_batches": tracked.replayed_batches,
@@ -101,15 +103,13 @@ def _elapsed(since: float, now: float) -> float | None:
     return round(max(0.0, now - since), 3) if since else None
 
 
-def _hash(tracked: TrackedWorker) -> dict[str, object]:
-    report = tracked.hash
+def _hash(report: HashReport) -> dict[str, object]:
     identity = report.identity
     return {
         "status": report.status,
         "algorithm": identity.algorithm if identity else None,
         "seed": _seed(identity),
         "expected": _identity(report.expected),
-        "policy": None if report.status == "none" else "enforce" if tracked.enforced else "translate",
         "advice": report.advice,
     }
 

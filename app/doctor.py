@@ -141,7 +141,7 @@ def _wrong(worker: dict[str, object], identity: dict[str, object], silent: bool)
             return "does not answer, neither at its url nor with events: is it running, and is the url right?"
         case "connecting":
             return "no contact with its event stream: check the events endpoint and the engine's --kv-events-config"
-    if identity.get("status") == "mismatch" and identity.get("policy") != "translate":
+    if identity.get("status") == "mismatch" and worker.get("hash_policy") != "translate":
         return "its hash identity is not the expected one"
     if worker.get("trust") == "none":
         return "no events: switch them on with the engine's --kv-events-config"

@@ -95,9 +95,6 @@ class HashAnswer(BaseModel):
     algorithm: str | None
     seed: str | None
     expected: HashIdentityAnswer | None
-    policy: Literal["enforce", "translate"] | None = Field(
-        default=None, description="what a mismatch means: refused, or a hash domain of its own; null: no identity"
-    )
     advice: str | None = Field(description="what to change, in words")
 
 
@@ -116,6 +113,9 @@ class WorkerAnswer(BaseModel):
     lag_s: float | None
     blocks: Tiers
     hash: HashAnswer
+    hash_policy: Literal["enforce", "translate"] | None = Field(
+        description="what a mismatch means: refused, or a hash domain of its own; null: there is no identity"
+    )
     advice: str | None = Field(description="what to change, in words")
     gaps: int
     replayed_batches: int

@@ -168,7 +168,7 @@ def test_doctor_does_not_fail_for_a_mismatch_that_translate_allows() -> None:
             publish(run, "a", publishers[0], vllm_stored(prompt(1)))
             publish(run, "b", publishers[1], vllm_stored(prompt(1), HashIdentity("sha256", "7")))
             assert run.worker("b")["hash"]["status"] == "mismatch"
-            assert run.worker("b")["hash"]["policy"] == policy
+            assert run.worker("b")["hash_policy"] == policy
             for engine, publisher in zip(engines, publishers, strict=True):
                 engine.events, engine.replay = publisher.events, publisher.replay
             wait_until(lambda: run.instance("a")["warning"] is None, 5)  # noqa: B023
