@@ -65,7 +65,6 @@ class Fleet:
         assert settings.id not in self._instances
         instance = Instance(settings, source, changes=self.changes)
         self._instances[settings.id] = instance
-        self._known.configured(settings.model)
         self._by_url.setdefault(address_key(settings.url), {})[settings.id] = instance
         self._compare_urls(instance)
         for rank in range(settings.rank_count or 1):

@@ -7,28 +7,22 @@ from collections.abc import Collection, Iterable
 from app.serving_names import split_name
 
 MAX_NAMES = 4096
-"""Of each kind; the oldest are forgotten. What the settings name under `models` is not."""
+"""Other names of models that are remembered; the oldest are forgotten."""
 MAX_NAME = 512
 """Characters; no request asks for a longer one."""
 
 
 class KnownModels:
-    """Models that the settings name or that an instance was configured for, and what their engines listed besides."""
+    """Models that the settings name under `models`, and what their engines listed besides."""
 
     def __init__(self, expected: Collection[str] = ()) -> None:
         self._expected = frozenset(expected)
-        self._models: dict[str, None] = {}
         self._listed: dict[str, str] = {}
-
-    def configured(self, model: str) -> None:
-        """An instance serves it, now or later."""
-        self._models.pop(model, None)
-        self._models[model] = None
-        if len(self._models) > MAX_NAMES:
-            del self._models[next(iter(self._models))]
 
     def listed(self, model: str, names: Iterable[str]) -> None:
         """An instance of `model` that is removed listed these names too."""
+        if model not in self._expected:
+            return
         for name in names:
             if len(name) <= MAX_NAME:
                 self._listed.pop(name, None)
@@ -38,7 +32,7 @@ class KnownModels:
 
     def model_of(self, name: str) -> str | None:
         """The model that a name was of, also as `base:adapter`; None when nobody knows it."""
-        if name in self._expected or name in self._models:
+        if name in self._expected:
             return name
         if (model := self._listed.get(name)) is not None:
             return model

@@ -138,7 +138,7 @@ def test_a_removed_instance_leaves_nothing_and_late_events_do_not_bring_it_back(
         assert run.http.get("/index/stats").json() == gone
         for _ in range(20):
             publisher.publish(batch(events=[vllm_stored(ASKED)]))
-        assert problem(run.http.post("/route", json={"model": "m", "token_ids": ASKED}))[0] == 503
+        assert problem(run.http.post("/route", json={"model": "m", "token_ids": ASKED}))[0] == 404
         assert problem(run.http.get("/instances/a")) == (404, "id")
         assert problem(run.http.delete("/instances/a")) == (404, "id")
         assert problem(run.http.post("/instances/a/drain")) == (404, "id")

@@ -52,7 +52,7 @@ def test_an_adapter_that_was_just_loaded_is_found(fields: dict[str, str], form: 
             headers = {"content-type": "application/octet-stream"}
             answer = run.http.post("/route", params=fields, content=u32(ASKED), headers=headers)
         assert (answer.status_code, answer.json().get("instance")) == (200, "b")
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 5.0
 
 
 def test_the_index_is_asked_likewise() -> None:
@@ -69,7 +69,7 @@ def test_a_known_name_waits_for_nothing() -> None:
         began = time.monotonic()
         for _ in range(20):
             assert run.http.post("/route", json={"token_ids": ASKED, "model": "m"}).status_code == 200
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 10.0  # of 20 that would wait more than a second each
 
 
 def test_hostile_names_cost_the_engines_a_bounded_number_of_looks() -> None:
@@ -87,7 +87,7 @@ def test_an_engine_that_hangs_delays_the_answer_by_a_bounded_time() -> None:
         engine.spoil(Reply("{}", delay_s=30), "/v1/models", "/version", "/metrics", "/kv_event_sources")
         began = time.monotonic()
         assert run.http.post("/route", json={"token_ids": ASKED, "model": "nobody"}).status_code == 404
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 5.0
         other.adapters["sql"] = "/l/sql"
         answer = run.http.post("/route", json={"token_ids": ASKED, "model": "sql"})
         assert (answer.status_code, answer.json().get("instance")) == (200, "b")
