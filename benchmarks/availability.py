@@ -20,137 +20,23 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-import aiohttp
-
-from benchmarks.availability_engines import MEANINGS, MODEL, FaultyEngine, Kind, break_it, heal, possible
+from benchmarks.availability_engines import MEANINGS, FaultyEngine, Kind
+from benchmarks.availability_faults import Faults, Watch
 from benchmarks.availability_load import Load
-from benchmarks.availability_verdict import LATE_S, Fault, Run, printed, table, totals
+from benchmarks.availability_verdict import Run, printed, table, totals
 from tests.deploy.gateway.nginx_process import INSTALL, IS_INSTALLED, PATIENT, NginxProcess
 from tests.deploy.gateway.stack import addresses, urls
 from tests.support.router_process import RouterProcess
 
 FACES: Final = {"vllm-0": "vllm", "vllm-1": "vllm", "sglang-0": "sglang"}
-POLL_S: Final = 0.02
-BROKEN_S: Final = (4.0, 6.0)
-BACK_S: Final = 30.0
 READY_S: Final = 60.0
-ASK_S: Final = 2.0
-SETTLE_S: Final = 2.0
-
-
-@dataclass(eq=False)
-class Watch:
-    """Looks every 20 ms at which engines the routers choose from."""
-
-    routers: list[str]
-    since_s: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By router and engine: since when it is as it is."""
-    is_in: dict[tuple[str, str], bool] = field(default_factory=dict)
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=ASK_S)
-        async with aiohttp.ClientSession(timeout=timeout) as http, asyncio.TaskGroup() as group:
-            for url in self.routers:
-                group.create_task(self._look(http, url))
-
-    def chosen_from(self, engine: str) -> bool:
-        """Whether some router chooses it."""
-        return any(self.is_in.get((url, engine), False) for url in self.routers)
-
-    def all_choose_from(self, engine: str) -> bool:
-        """Whether all do."""
-        return all(self.is_in.get((url, engine), False) for url in self.routers)
-
-    async def _look(self, http: aiohttp.ClientSession, url: str) -> None:
-        question = {"model": MODEL, "token_ids": [1, 2, 3], "dry_run": True, "explain": True}
-        while True:
-            began = time.monotonic()
-            try:
-                async with http.post(f"{url}/route", json=question) as answer:
-                    said = await answer.json()
-            except (aiohttp.ClientError, TimeoutError):
-                said = {}
-            for one in said.get("candidates", []):
-                key = (url, one["instance"])
-                if self.is_in.get(key) != one["eligible"]:
-                    self.is_in[key], self.since_s[key] = one["eligible"], began
-            await asyncio.sleep(max(0.0, POLL_S - (time.monotonic() - began)))
-
-
-@dataclass(eq=False)
-class Faults:
-    """Breaks and heals engines, one at a time."""
-
-    engines: list[FaultyEngine]
-    watch: Watch
-    random: Random
-    every_s: float
-    kinds: list[Kind]
-    made: list[Fault] = field(default_factory=list)
-
-    async def run(self, until_s: float) -> None:
-        """Until no further fault fits before `until_s`. Ends early when an engine does not come back."""
-        kinds = self._drawn()
-        next_s = time.monotonic() + 1.0
-        while next_s + self.every_s <= until_s:
-            await asyncio.sleep(max(0.0, next_s - time.monotonic()))
-            kind = next(kinds)
-            engine = self.random.choice([one for one in self.engines if possible(kind, one)])
-            if not await self._one(engine, kind):
-                return
-            next_s = max(next_s + self.every_s, time.monotonic())
-
-    def _drawn(self) -> Iterator[Kind]:
-        """Each kind once in random order, then again."""
-        while True:
-            yield from self.random.sample(self.kinds, len(self.kinds))
-
-    async def _one(self, engine: FaultyEngine, kind: Kind) -> bool:
-        fault = Fault(kind, engine.name, time.monotonic())
-        self.made.append(fault)
-        broken_s = 0.0 if kind is Kind.RESTART else self.random.uniform(*BROKEN_S)
-        watching = asyncio.create_task(self._measure(fault))
-        try:
-            await break_it(engine, kind)
-            await asyncio.sleep(max(0.0, fault.at_s + broken_s - time.monotonic()))
-            await heal(engine, kind)
-            fault.healed_s = time.monotonic()
-            await self._wait_for_return(fault)
-        finally:
-            watching.cancel()
-        back = "never" if fault.back_s is None else f"{fault.back_s - (fault.healed_s or 0.0):.2f} s"
-        out = "never" if fault.out_s is None else f"{fault.out_s - fault.at_s:.2f} s"
-        print(f"{kind.value} of {engine.name}: out after {out}, in again after {back}", flush=True)
-        return fault.back_s is not None
-
-    async def _measure(self, fault: Fault) -> None:
-        """Note when all routers have left the engine out, and how long it is in although it should not be."""
-        before = time.monotonic()
-        while fault.healed_s is None:
-            await asyncio.sleep(POLL_S / 2)
-            now = time.monotonic()
-            chosen = self.watch.chosen_from(fault.engine)
-            if fault.out_s is None and not chosen:
-                fault.out_s = now
-            if chosen and now > fault.at_s + LATE_S:
-                fault.in_while_broken_s += now - before
-            before = now
-
-    async def _wait_for_return(self, fault: Fault) -> None:
-        assert fault.healed_s is not None
-        while time.monotonic() < fault.healed_s + BACK_S:
-            if self.watch.all_choose_from(fault.engine):
-                fault.back_s = time.monotonic()
-                return
-            await asyncio.sleep(POLL_S / 2)
 
 
 @dataclass(frozen=True)
@@ -162,7 +48,7 @@ class Options:
     fault_every_s: float
     clients: int
     routers: int
-    kinds: list[Kind]
+    kinds: list[str]
     patient: bool
     logs: Path | None = None
 
@@ -245,7 +131,7 @@ def main() -> None:
         run = asyncio.run(_until_signalled(options.options))
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit("ended before its time; all processes are gone")
-    rows, total, problems = table(run), totals(run), run.problems()
+    rows, total, problems = table(run, [kind.value for kind in Kind]), totals(run), run.problems()
     print()
     for line in printed(rows):
         print(line)
@@ -279,7 +165,7 @@ def _options() -> _CommandLine:
     add("--fault-every", type=float, default=10.0, help="seconds from one fault to the next (10)")
     add("--clients", type=int, default=4, help="conversations at a time (4)")
     add("--routers", type=int, choices=(1, 2), default=1, help="routers behind the gateway (1)")
-    add("--kinds", type=_kinds, default=list(Kind), help="faults to draw from, with commas (all)")
+    add("--kinds", type=_kinds, default=[kind.value for kind in Kind], help="faults to draw from, with commas (all)")
     add("--patient", action="store_true", help="the gateway waits seconds for a router: for a machine that is loaded")
     add("--json", type=Path, help="write the figures into this file")
     add("--logs", type=Path, help="keep the logs of all processes in this folder")
@@ -289,12 +175,12 @@ def _options() -> _CommandLine:
     return _CommandLine(Options(*values, given.logs), given.json, given.problems)
 
 
-def _kinds(text: str) -> list[Kind]:
-    known = {kind.value: kind for kind in Kind}
+def _kinds(text: str) -> list[str]:
+    known = [kind.value for kind in Kind]
     wanted = [name.strip() for name in text.split(",")]
     if unknown := [name for name in wanted if name not in known]:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
-    return [known[name] for name in wanted]
+    return wanted
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The engines of the availability benchmark: CPU engines behind proxies, what can go wrong with one, and how it heals."""
+"""The availability benchmark's engines: CPU engines behind proxies, what can go wrong with one, and how it heals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from random import Random
 from typing import IO, Any, Final
-
-import aiohttp
 
 from benchmarks.availability_proxy import HOST, EngineProxy, Mode
 from tests.support.ports import free_ports
@@ -24,6 +23,7 @@ ROOT: Final = Path(__file__).parents[1]
 START_S: Final = 60.0
 STOP_S: Final = 10.0
 POLL_S: Final = 0.02
+BROKEN_S: Final = (4.0, 6.0)
 OPTIONS: Final = {
     "vllm": ("--hash-algorithm", "sha256_cbor"),
     "sglang": ("--dynamo", "--decode-log-interval", "1"),
@@ -120,6 +120,46 @@ class FaultyEngine:
             self._process.kill()
             self._process.wait(STOP_S)
 
+    def kinds(self) -> list[str]:
+        """What can go wrong with it: an API server that outlives its engine is vLLM's."""
+        return [kind.value for kind in Kind if kind is not Kind.CORE_DEAD or self.face == "vllm"]
+
+    def broken_for(self, kind: str, random: Random) -> float:
+        """How long a fault lasts, in seconds; starting and ending processes may take longer."""
+        return 0.0 if Kind(kind) is Kind.RESTART else random.uniform(*BROKEN_S)
+
+    async def break_it(self, kind: str) -> None:
+        """Begin the fault. Returns at once but for the processes that have to end."""
+        match Kind(kind):
+            case Kind.KILL:
+                await self.stop(signal.SIGKILL)
+            case Kind.RESTART:
+                await self.stop(signal.SIGTERM)
+            case Kind.HANG_HTTP:
+                self.proxy.set_mode(Mode.HANG)
+            case Kind.HANG_ALL:
+                self.signal(signal.SIGSTOP)
+            case Kind.CORE_DEAD:
+                self.signal(signal.SIGUSR1)
+            case Kind.SWAP_MODEL:
+                await self.stop(signal.SIGKILL)
+                await self.start(OTHER_MODEL)
+            case Kind.UNAUTHORIZED:
+                self.proxy.set_mode(Mode.UNAUTHORIZED)
+
+    async def heal(self, kind: str) -> None:
+        """End the fault: afterwards it answers and serves the model. EngineLost when it does not."""
+        match Kind(kind):
+            case Kind.KILL | Kind.RESTART:
+                await self.start()
+            case Kind.HANG_HTTP | Kind.UNAUTHORIZED:
+                self.proxy.set_mode(Mode.PASS)
+            case Kind.HANG_ALL:
+                self.signal(signal.SIGCONT)
+            case Kind.CORE_DEAD | Kind.SWAP_MODEL:
+                await self.stop(signal.SIGKILL)
+                await self.start()
+
     def _spawn(self, model: str) -> None:
         ports = ["--port", str(self.proxy.engine_port)]
         ports += ["--events-port", str(self._events), "--replay-port", str(self._replay)]
@@ -141,52 +181,3 @@ class FaultyEngine:
             return False
         writer.close()
         return True
-
-
-async def break_it(engine: FaultyEngine, kind: Kind) -> None:
-    """Begin the fault. Returns at once but for the processes that have to end."""
-    match kind:
-        case Kind.KILL:
-            await engine.stop(signal.SIGKILL)
-        case Kind.RESTART:
-            await engine.stop(signal.SIGTERM)
-        case Kind.HANG_HTTP:
-            engine.proxy.set_mode(Mode.HANG)
-        case Kind.HANG_ALL:
-            engine.signal(signal.SIGSTOP)
-        case Kind.CORE_DEAD:
-            engine.signal(signal.SIGUSR1)
-        case Kind.SWAP_MODEL:
-            await engine.stop(signal.SIGKILL)
-            await engine.start(OTHER_MODEL)
-        case Kind.UNAUTHORIZED:
-            engine.proxy.set_mode(Mode.UNAUTHORIZED)
-
-
-async def heal(engine: FaultyEngine, kind: Kind) -> None:
-    """End the fault: afterwards the engine answers and serves the model. EngineLost when it does not."""
-    match kind:
-        case Kind.KILL | Kind.RESTART:
-            await engine.start()
-        case Kind.HANG_HTTP | Kind.UNAUTHORIZED:
-            engine.proxy.set_mode(Mode.PASS)
-        case Kind.HANG_ALL:
-            engine.signal(signal.SIGCONT)
-        case Kind.CORE_DEAD | Kind.SWAP_MODEL:
-            await engine.stop(signal.SIGKILL)
-            await engine.start()
-
-
-def possible(kind: Kind, engine: FaultyEngine) -> bool:
-    """An API server that outlives its engine is vLLM's."""
-    return kind is not Kind.CORE_DEAD or engine.face == "vllm"
-
-
-async def serves(http: aiohttp.ClientSession, engine: FaultyEngine) -> bool:
-    """Whether it lists the model."""
-    try:
-        async with http.get(f"{engine.url}/v1/models", timeout=aiohttp.ClientTimeout(1.0)) as answer:
-            listed = await answer.json()
-    except (aiohttp.ClientError, TimeoutError):
-        return False
-    return any(card["id"] == MODEL for card in listed.get("data", []))

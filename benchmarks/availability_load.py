@@ -22,7 +22,38 @@ from benchmarks.availability_proxy import ID_HEADER
 
 ANSWER_S: Final = 60.0
 TURNS: Final = 5
-WORDS: Final = ["router", "engine", "prefix", "block", "cache", "token", "model", "queue", "event", "stream", "batch", "replay", "rank", "adapter", "memory", "store", "load", "session", "prompt", "answer", "client", "gateway", "index", "hash", "tree", "page", "salt", "trust", "order", "number"]
+WORDS: Final = [
+    "router",
+    "engine",
+    "prefix",
+    "block",
+    "cache",
+    "token",
+    "model",
+    "queue",
+    "event",
+    "stream",
+    "batch",
+    "replay",
+    "rank",
+    "adapter",
+    "memory",
+    "store",
+    "load",
+    "session",
+    "prompt",
+    "answer",
+    "client",
+    "gateway",
+    "index",
+    "hash",
+    "tree",
+    "page",
+    "salt",
+    "trust",
+    "order",
+    "number",
+]
 MOST_TOKENS: Final = (16, 24, 32, 160)
 """Of an answer, drawn. The longest takes about a second: an engine that is asked to stop gives its answers two."""
 
@@ -112,8 +143,6 @@ class Load:
         try:
             async with http.post(f"{self.url}{path}", json=body, headers={ID_HEADER: asked.request_id}) as answer:
                 _note_headers(asked, answer.headers.get)
-                if answer.status != 200:
-                    raise BadAnswer(f"status {answer.status}: {(await answer.text())[:200]}")
                 said = await (_streamed(answer, asked) if streams else _whole(answer))
             asked.cached = _cached(said.usage)
         except (aiohttp.ClientError, TimeoutError, BadAnswer) as error:
@@ -132,13 +161,20 @@ def _note_headers(asked: Asked, header: Callable[[str], str | None]) -> None:
     asked.promised = int(reusable) if reusable else None
 
 
+async def _check(answer: aiohttp.ClientResponse) -> None:
+    if answer.status != 200:
+        raise BadAnswer(f"status {answer.status}: {(await answer.text())[:200]}")
+
+
 async def _whole(answer: aiohttp.ClientResponse) -> Said:
+    await _check(answer)
     said = msgspec.json.decode(await answer.read())
     choice = said["choices"][0]
     return Said(choice["message"]["content"] if "message" in choice else choice["text"], said.get("usage"))
 
 
 async def _streamed(answer: aiohttp.ClientResponse, asked: Asked) -> Said:
+    await _check(answer)
     text, usage, last = "", None, b""
     async for line in answer.content:
         if not line.startswith(b"data: "):

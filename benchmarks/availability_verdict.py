@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from benchmarks.availability_engines import Kind
 from benchmarks.availability_load import Asked
 from benchmarks.availability_proxy import Arrival
 
@@ -25,7 +24,7 @@ class Fault:
     `out_s`: when the routers first left the engine out; `back_s`: when all had it in again after `healed_s`.
     """
 
-    kind: Kind
+    kind: str
     engine: str
     at_s: float
     healed_s: float | None = None
@@ -89,9 +88,11 @@ class Run:
 
     def problems(self) -> list[str]:
         """What must not be, in words; nothing: the run is as it should be."""
-        found = [f"no answer to {len(self.asked)} requests"] if not any(a.error is None for a in self.asked) else []
+        found = [] if self.faults else ["no fault was made"]
+        if all(asked.error is not None for asked in self.asked):
+            found.append(f"none of {len(self.asked)} requests was answered")
         for fault in self.faults:
-            words = f"{fault.kind.value} of {fault.engine}"
+            words = f"{fault.kind} of {fault.engine}"
             if fault.healed_s is None or fault.back_s is None:
                 found.append(f"{words}: it did not come back")
             if late := self.late(fault):
@@ -101,9 +102,9 @@ class Run:
                 after = "no fault" if failure.fault is None else _place(failure.fault, failure.asked)
                 found.append(f"{failure.asked.request_id} ({after}): {failure.asked.error}")
         found += [
-            f"{over.asked.request_id} on {over.asked.instance}: promised {over.asked.promised}, {over.asked.cached} delivered"
-            for over in self.overpromises()
-            if not over.excused
+            f"{asked.request_id} on {asked.instance}: promised {asked.promised}, {asked.cached} delivered"
+            for asked, excused in self.overpromises()
+            if not excused
         ]
         return found
 
@@ -145,19 +146,19 @@ class Run:
         )
 
 
-def table(run: Run) -> list[dict[str, Any]]:
+def table(run: Run, kinds: Iterable[str]) -> list[dict[str, Any]]:
     """A row per kind of fault, in seconds; `None` where nothing was seen."""
     rows = []
     failures, over = run.failures(), run.overpromises()
-    for kind in Kind:
-        faults = [fault for fault in run.faults if fault.kind is kind]
+    for kind in kinds:
+        faults = [fault for fault in run.faults if fault.kind == kind]
         mine = [failure for failure in failures if failure.fault in faults]
         outs = [None if fault.out_s is None else fault.out_s - fault.at_s for fault in faults]
         backs = [f.back_s - f.healed_s if f.back_s is not None and f.healed_s is not None else None for f in faults]
         lasts = [run.last_arrival(fault) for fault in faults]
         rows.append(
             {
-                "fault": kind.value,
+                "fault": kind,
                 "number": len(faults),
                 "out_s": _spread(outs),
                 "never_out": outs.count(None),
@@ -220,7 +221,7 @@ def _words(spread: Mapping[str, float] | None) -> str:
     return "-" if spread is None else f"{spread['median']:.2f}, at most {spread['max']:.2f}"
 
 
-def _counted(reasons: Any) -> dict[str, int]:
+def _counted(reasons: Iterable[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for reason in reasons:
         counts[reason] = counts.get(reason, 0) + 1
@@ -237,4 +238,4 @@ def _during(asked: Asked, fault: Fault) -> bool:
 
 
 def _place(fault: Fault, asked: Asked) -> str:
-    return f"{fault.kind.value} of {fault.engine}, {asked.ended_s - fault.at_s:.1f} s after it"
+    return f"{fault.kind} of {fault.engine}, {asked.ended_s - fault.at_s:.1f} s after it"
