@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.availability_engines import MEANINGS, FaultyEngine, Kind
 from benchmarks.availability_faults import Faults, Watch
-from benchmarks.availability_load import Load
+from benchmarks.availability_load import Gateway, Load
 from benchmarks.availability_verdict import Run, printed, table, totals
 from tests.deploy.gateway.nginx_process import INSTALL, IS_INSTALLED, PATIENT, NginxProcess
 from tests.deploy.gateway.stack import addresses, urls
@@ -74,7 +74,7 @@ async def _broken(options: Options, engines: list[FaultyEngine], routers: list[s
     """Load and faults for so many seconds."""
     watch = Watch(routers)
     faults = Faults(engines, watch, Random(options.seed), options.fault_every_s, options.kinds)
-    load = Load(gateway, options.clients, options.seed)
+    load = Load(Gateway(gateway), options.clients, options.seed)
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(watch.run())

@@ -41,19 +41,20 @@ class Breakable(Protocol):
 
 @dataclass(eq=False)
 class Watch:
-    """Looks every 20 ms at which engines the routers choose from."""
+    """Looks every 20 ms at which engines the routers choose from, for each of the models."""
 
     routers: list[str]
-    since_s: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By router and engine: since when it is as it is."""
+    models: Sequence[str] = (MODEL,)
     is_in: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """By router and engine, as it was last seen."""
 
     async def run(self) -> None:
         """Until cancelled."""
         timeout = aiohttp.ClientTimeout(total=ASK_S)
         async with aiohttp.ClientSession(timeout=timeout) as http, asyncio.TaskGroup() as group:
             for url in self.routers:
-                group.create_task(self._look(http, url))
+                for model in self.models:
+                    group.create_task(self._look(http, url, model))
 
     def chosen_from(self, engine: str) -> bool:
         """Whether some router chooses it."""
@@ -63,19 +64,17 @@ class Watch:
         """Whether all do."""
         return all(self.is_in.get((url, engine), False) for url in self.routers)
 
-    async def _look(self, http: aiohttp.ClientSession, url: str) -> None:
-        question = {"model": MODEL, "token_ids": [1, 2, 3], "dry_run": True, "explain": True}
+    async def _look(self, http: aiohttp.ClientSession, url: str, model: str) -> None:
+        question = {"model": model, "token_ids": [1, 2, 3]}
         while True:
             began = time.monotonic()
             try:
-                async with http.post(f"{url}/route", json=question) as answer:
+                async with http.post(f"{url}/index/match", json=question) as answer:
                     said = await answer.json()
             except (aiohttp.ClientError, TimeoutError):
                 said = {}
             for one in said.get("candidates", []):
-                key = (url, one["instance"])
-                if self.is_in.get(key) != one["eligible"]:
-                    self.is_in[key], self.since_s[key] = one["eligible"], began
+                self.is_in[url, one["instance"]] = one["eligible"]
             await asyncio.sleep(max(0.0, POLL_S - (time.monotonic() - began)))
 
 
@@ -98,7 +97,7 @@ class Faults:
             await asyncio.sleep(max(0.0, next_s - time.monotonic()))
             kind = next(kinds)
             engine = self.random.choice([one for one in self.engines if kind in one.kinds()])
-            if not await self._one(engine, kind):
+            if not await self.make(engine, kind):
                 return
             next_s = max(next_s + self.every_s, time.monotonic())
 
@@ -107,7 +106,8 @@ class Faults:
         while True:
             yield from self.random.sample(self.kinds, len(self.kinds))
 
-    async def _one(self, engine: Breakable, kind: str) -> bool:
+    async def make(self, engine: Breakable, kind: str) -> bool:
+        """One fault, until the engine is back; whether it is."""
         fault = Fault(kind, engine.name, time.monotonic())
         self.made.append(fault)
         broken_s = engine.broken_for(kind, self.random)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import aiohttp
 import msgspec
@@ -85,13 +85,33 @@ class BadAnswer(Exception):
     """An answer that is none."""
 
 
-@dataclass(eq=False)
-class Load:
-    """`clients` that talk to the gateway at `url` until `stop`."""
+class Sender(Protocol):
+    """The way of a request to an engine."""
+
+    async def send(self, http: aiohttp.ClientSession, asked: Asked, path: str, body: dict[str, Any]) -> Said:
+        """The answer; `asked` says afterwards who gave it and what was promised. BadAnswer and aiohttp's errors."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A `Sender` to the gateway at `url`."""
 
     url: str
+
+    async def send(self, http: aiohttp.ClientSession, asked: Asked, path: str, body: dict[str, Any]) -> Said:
+        async with http.post(f"{self.url}{path}", json=body, headers={ID_HEADER: asked.request_id}) as answer:
+            _note_headers(asked, answer.headers.get)
+            return await read_answer(answer, asked)
+
+
+@dataclass(eq=False)
+class Load:
+    """`clients` that ask for `model` until `stop`."""
+
+    sender: Sender
     clients: int
     seed: int
+    model: str = MODEL
     asked: list[Asked] = field(default_factory=list)
     _stopped: bool = False
     _ids: itertools.count[int] = field(default_factory=itertools.count)
@@ -123,7 +143,7 @@ class Load:
             history.append({"role": "user", "content": said})
             text += f" {said}"
             body: dict[str, Any] = {"messages": history} if chats else {"prompt": text}
-            body |= {"model": MODEL, "max_tokens": random.choice(MOST_TOKENS), "ignore_eos": True}
+            body |= {"model": self.model, "max_tokens": random.choice(MOST_TOKENS), "ignore_eos": True}
             streams = random.random() < 0.5
             if self._stopped:
                 return
@@ -136,16 +156,14 @@ class Load:
 
     async def _ask(self, http: aiohttp.ClientSession, path: str, body: dict[str, Any], streams: bool) -> str | None:
         """The text of the answer, None for none."""
-        asked = Asked(f"r{next(self._ids)}", f"{path}{' stream' if streams else ''}", time.monotonic())
+        asked = Asked(f"{self.model}-{next(self._ids)}", f"{path}{' stream' if streams else ''}", time.monotonic())
         self.asked.append(asked)
         if streams:
             body = body | {"stream": True, "stream_options": {"include_usage": True}}
         try:
-            async with http.post(f"{self.url}{path}", json=body, headers={ID_HEADER: asked.request_id}) as answer:
-                _note_headers(asked, answer.headers.get)
-                said = await (_streamed(answer, asked) if streams else _whole(answer))
+            said = await self.sender.send(http, asked, path, body)
             asked.cached = _cached(said.usage)
-        except (aiohttp.ClientError, TimeoutError, BadAnswer) as error:
+        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, BadAnswer) as error:
             asked.error = f"{type(error).__name__}: {error}"
             await asyncio.sleep(0.1)
             return None
@@ -161,20 +179,20 @@ def _note_headers(asked: Asked, header: Callable[[str], str | None]) -> None:
     asked.promised = int(reusable) if reusable else None
 
 
-async def _check(answer: aiohttp.ClientResponse) -> None:
+async def read_answer(answer: aiohttp.ClientResponse, asked: Asked) -> Said:
+    """A whole answer or a stream. BadAnswer for any other status than 200, and for an error or an end within it."""
     if answer.status != 200:
         raise BadAnswer(f"status {answer.status}: {(await answer.text())[:200]}")
+    return await (_streamed(answer, asked) if answer.content_type == "text/event-stream" else _whole(answer))
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> Said:
-    await _check(answer)
     said = msgspec.json.decode(await answer.read())
     choice = said["choices"][0]
     return Said(choice["message"]["content"] if "message" in choice else choice["text"], said.get("usage"))
 
 
 async def _streamed(answer: aiohttp.ClientResponse, asked: Asked) -> Said:
-    await _check(answer)
     text, usage, last = "", None, b""
     async for line in answer.content:
         if not line.startswith(b"data: "):
