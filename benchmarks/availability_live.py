@@ -51,6 +51,8 @@ PAUSE_S: Final = 3.0
 START_S: Final = 400.0
 TRIES: Final = 3
 WAIT_S: Final = 0.2
+NOTICED_S: Final = 2.0
+"""A server may answer for so long before its script says so."""
 COMMON: Final = {
     "vllm": {
         "PYTHONHASHSEED": "0",
@@ -294,7 +296,7 @@ async def _broken(engines: Sequence[LiveEngine], router: str, options: Options) 
         await asyncio.gather(*running)
         watching.cancel()
     asked = [one for load in loads for one in load.asked]
-    return Run(faults.made, asked, arrivals, time.monotonic() - began)
+    return Run(faults.made, asked, arrivals, time.monotonic() - began, NOTICED_S)
 
 
 def _engines(options: Options, folder: Path) -> list[LiveEngine]:

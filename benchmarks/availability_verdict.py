@@ -13,6 +13,19 @@ from benchmarks.availability_proxy import Arrival
 LATE_S: Final = 3.0
 """After so long no request may go to a broken engine."""
 
+HEAD: Final = (
+    "fault",
+    "number",
+    "out of the choice after (s)",
+    "in again after the heal (s)",
+    "last request to it after (s)",
+    "in the choice later than 3 s (s)",
+    "requests later than 3 s",
+    "tokenize calls later than 3 s",
+    "errors, being answered",
+    "errors, others",
+    "promised too much",
+)
 AFTER_S: Final = 0.5
 """What a fault has broken may be seen by its client so long after the heal, beyond the request's own end."""
 
@@ -51,12 +64,13 @@ class Overpromise(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """All that was seen. `arrivals` by engine."""
+    """All that was seen. `arrivals` by engine. `grace_s`: how long before `healed_s` an engine may serve already."""
 
     faults: Sequence[Fault]
     asked: Sequence[Asked]
     arrivals: Mapping[str, Sequence[Arrival]]
     seconds: float
+    grace_s: float = 0.1
 
     def last_arrival(self, fault: Fault) -> float | None:
         """Seconds from the fault to the last request for an answer that its engine was sent before it was healed."""
@@ -70,7 +84,7 @@ class Run:
     def late_questions(self, fault: Fault) -> int:
         """Other POSTs so late: the router's for tokens."""
         return sum(
-            arrival.method == "POST" and not arrival.generates and _within(arrival.at_s, fault, LATE_S)
+            arrival.method == "POST" and not arrival.generates and self._was_broken(fault, arrival.at_s, LATE_S)
             for arrival in self.arrivals[fault.engine]
         )
 
@@ -95,6 +109,8 @@ class Run:
             words = f"{fault.kind} of {fault.engine}"
             if fault.healed_s is None or fault.back_s is None:
                 found.append(f"{words}: it did not come back")
+            if fault.in_while_broken_s > self.grace_s:
+                found.append(f"{words}: {fault.in_while_broken_s:.1f} s in the choice later than {LATE_S:g} s after it")
             if late := self.late(fault):
                 found.append(f"{words}: {len(late)} requests more than {LATE_S:g} s after it, {self._last(fault)}")
         for failure in self.failures():
@@ -112,7 +128,11 @@ class Run:
         return f"the last {self.last_arrival(fault) or 0.0:.1f} s"
 
     def _sent_to_broken(self, fault: Fault) -> list[Arrival]:
-        return [a for a in self.arrivals[fault.engine] if a.generates and _within(a.at_s, fault, 0.0)]
+        return [a for a in self.arrivals[fault.engine] if a.generates and self._was_broken(fault, a.at_s)]
+
+    def _was_broken(self, fault: Fault, at_s: float, later_s: float = 0.0) -> bool:
+        """Whether a moment is later than `later_s` after the fault, and before the heal."""
+        return fault.at_s + later_s < at_s and (fault.healed_s is None or at_s < fault.healed_s - self.grace_s)
 
     def _failure(self, asked: Asked) -> Failure:
         """Allowed is only what the engine was answering when it broke."""
@@ -198,16 +218,18 @@ def totals(run: Run) -> dict[str, Any]:
 
 def printed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table as lines."""
-    head = (
-        "fault | number | out of the choice after (s) | in again after the heal (s) | last request to it (s)"
-        " | requests later than 3 s | tokenize calls later than 3 s | errors, being answered | errors, others"
-        " | promised too much"
-    )
+    head = " | ".join(HEAD)
     lines = [head, "|".join(["---"] * (head.count("|") + 1))]
     for row in rows:
         out = _words(row["out_s"]) + (f", never {row['never_out']} times" if row["never_out"] else "")
         cells = [row["fault"], row["number"], out, _words(row["back_s"]), _words(row["last_request_s"])]
-        cells += [row["late_requests"], row["late_tokenize"], row["errors_allowed"], row["errors_others"]]
+        cells += [
+            row["in_choice_late_s"],
+            row["late_requests"],
+            row["late_tokenize"],
+            row["errors_allowed"],
+            row["errors_others"],
+        ]
         lines.append(" | ".join(str(cell) for cell in [*cells, row["overpromised"]]))
     return [f"| {line} |" for line in lines]
 
@@ -226,10 +248,6 @@ def _counted(reasons: Iterable[str]) -> dict[str, int]:
     for reason in reasons:
         counts[reason] = counts.get(reason, 0) + 1
     return counts
-
-
-def _within(at_s: float, fault: Fault, later_s: float) -> bool:
-    return fault.at_s + later_s < at_s and (fault.healed_s is None or at_s < fault.healed_s)
 
 
 def _during(asked: Asked, fault: Fault) -> bool:

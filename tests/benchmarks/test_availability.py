@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,6 +18,7 @@ import pytest
 from benchmarks.availability_load import Asked
 from benchmarks.availability_proxy import ID_HEADER, Arrival, EngineProxy, Mode, listening
 from benchmarks.availability_verdict import Fault, Run, table, totals
+from tests.deploy.gateway.nginx_process import INSTALL, IS_INSTALLED
 from tests.support.cpu_engine import cpu_engine
 from tests.support.ports import free_port
 
@@ -169,6 +174,11 @@ def test_polls_and_requests_before_and_after_are_none() -> None:
     assert table(seen, KINDS)[0]["late_tokenize"] == 1
 
 
+def test_an_engine_in_the_choice_although_it_broke_long_ago_is_a_problem_though_nobody_was_sent_there() -> None:
+    assert "2.0 s in the choice" in run(in_while_broken_s=2.0).problems()[0]
+    assert run(in_while_broken_s=0.05).problems() == []
+
+
 def test_a_fault_that_was_never_healed_has_no_end() -> None:
     seen = run(a=[arrival(170.0)], healed_s=None, back_s=None)
     assert len(seen.problems()) == 2  # the request, and that it did not come back
@@ -200,3 +210,24 @@ def test_a_kind_that_was_not_drawn_has_an_empty_row() -> None:
     assert rows["kill"]["out_s"] == {"median": 1.0, "max": 1.0}
     assert rows["401"]["number"] == 0
     assert rows["401"]["out_s"] is None
+
+
+# The whole, with two kinds of fault.
+
+
+@pytest.mark.skipif(not IS_INSTALLED, reason=INSTALL)
+def test_a_short_run_is_as_it_must_be(tmp_path: Path) -> None:
+    """The gateway waits for a router as long as a loaded machine needs; what is measured are the engines' faults."""
+    found = tmp_path / "found.json"
+    options = ["--seconds", "25", "--kinds", "kill,hang HTTP", "--patient", "--json", str(found)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.availability", *options],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["fault"]: row for row in json.loads(found.read_text())["table"]}
+    assert [rows[kind]["number"] for kind in ("kill", "hang HTTP")] == [1, 1]
+    assert rows["hang HTTP"]["out_s"]["max"] < 3.0
