@@ -32,6 +32,7 @@ from benchmarks.availability_load import Asked, BadAnswer, Load, Said, read_answ
 from benchmarks.availability_lora import Adapters
 from benchmarks.availability_proxy import HOST, Arrival
 from benchmarks.availability_verdict import Run, printed, table, totals
+from deploy.ports import taken_ports
 from tests.support.ports import free_ports
 from tests.support.router_process import RouterProcess
 
@@ -49,6 +50,7 @@ MODELS: Final = {"vllm": "tiny", "sglang": "tiny-sglang"}
 BROKEN_S: Final = 6.0
 PAUSE_S: Final = 3.0
 START_S: Final = 400.0
+ENDED_S: Final = 20.0
 TRIES: Final = 3
 WAIT_S: Final = 0.2
 NOTICED_S: Final = 2.0
@@ -110,22 +112,11 @@ class LiveEngine:
 
     async def start(self) -> None:
         """Until it answers. RuntimeError when it does not."""
-        ports = [str(port) for port in (self.port, self._events, self._replay)]
-        command = [str(self.scripts / self.face / "run.sh"), self.name, *ports, *self.arguments]
-        own = {"RUN_DIR": str(self.folder), "SGL_RUN": str(self.folder), **COMMON[self.face]}
-        log = self.folder / f"{self.name}.script"
-        with log.open("ab") as out:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                cwd=self.folder,  # a module of the scripts' own folder must not hide one of theirs
-                env=os.environ | own,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-            if await process.wait() != 0:
-                raise RuntimeError(f"{self.name} did not start:\n{log.read_text()[-2000:]}")
+        ports = (self.port, self._events, self._replay)
+        end = time.monotonic() + ENDED_S
+        while any(taken_ports(port, 1) for port in ports) and time.monotonic() < end:
+            await asyncio.sleep(0.1)  # the process before it has not quite gone
+        await run_script(self.scripts, self.face, self.folder, self.name, *map(str, ports), *self.arguments)
 
     async def break_it(self, kind: str) -> None:
         """Begin the fault."""
@@ -172,6 +163,35 @@ class LiveEngine:
             if CORES[self.face] in Path(f"/proc/{child}/cmdline").read_text():
                 return int(child)
         raise ProcessLookupError(f"{self.name} has no {CORES[self.face]}")
+
+
+async def run_script(scripts: Path, face: str, folder: Path, *arguments: str) -> None:
+    """Run a face's script to its end. RuntimeError when it fails."""
+    log = folder / f"{face}-{arguments[0]}.script"
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(
+            str(scripts / face / "run.sh"),
+            *arguments,
+            cwd=folder,  # a module in the current folder could hide one of the server's
+            env=os.environ | COMMON[face] | {"RUN_DIR": str(folder), "SGL_RUN": str(folder)},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        if await process.wait() != 0:
+            raise RuntimeError(f"{face} {' '.join(arguments)}:\n{log.read_text()[-2000:]}")
+
+
+@asynccontextmanager
+async def zygote(scripts: Path, folder: Path) -> AsyncIterator[None]:
+    """SGLang imported once: its servers are forked from that and start in seconds."""
+    print("importing SGLang ...", flush=True)
+    try:
+        await run_script(scripts, "sglang", folder, "zygote")
+        yield
+    finally:
+        await run_script(scripts, "sglang", folder, "stop", "zygote")
 
 
 @dataclass(frozen=True)
@@ -262,6 +282,7 @@ async def measured(options: Options) -> Seen:
     """Start everything, break things, load adapters, end everything."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvroute-live-")))
+        await stack.enter_async_context(zygote(options.scripts, folder))
         engines = [await stack.enter_async_context(_ended(engine)) for engine in _engines(options, folder)]
         for engine in engines:  # one after the other: each needs a core while it starts
             print(f"starting {engine.name} ...", flush=True)

@@ -216,18 +216,19 @@ def test_a_kind_that_was_not_drawn_has_an_empty_row() -> None:
 
 
 @pytest.mark.skipif(not IS_INSTALLED, reason=INSTALL)
-def test_a_short_run_is_as_it_must_be(tmp_path: Path) -> None:
-    """The gateway waits for a router as long as a loaded machine needs; what is measured are the engines' faults."""
-    found = tmp_path / "found.json"
-    options = ["--seconds", "25", "--kinds", "kill,hang HTTP", "--patient", "--json", str(found)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.availability", *options],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = {row["fault"]: row for row in json.loads(found.read_text())["table"]}
-    assert [rows[kind]["number"] for kind in ("kill", "hang HTTP")] == [1, 1]
-    assert rows["hang HTTP"]["out_s"]["max"] < 3.0
+def test_a_short_run(tmp_path: Path) -> None:
+    """Without bounds in time: the machine may be loaded. The gateway waits for a router as long as that takes."""
+    out = tmp_path / "found.json"
+    options = ["--seconds", "25", "--kinds", "kill,hang HTTP", "--patient", "--json", str(out)]
+    command = [sys.executable, "-m", "benchmarks.availability", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert out.exists(), done.stderr
+    found = json.loads(out.read_text())
+    assert done.returncode == (1 if found["problems"] else 0)
+    rows = {row["fault"]: row for row in found["table"]}
+    for kind in ("kill", "hang HTTP"):
+        assert (rows[kind]["number"], rows[kind]["never_out"]) == (1, 0), done.stdout
+        assert rows[kind]["back_s"] is not None, done.stdout
+    total = found["totals"]
+    assert (total["errors_others"], total["overpromised"], total["fallbacks"]) == (0, 0, {}), done.stdout
+    assert total["promised_tokens"] > 0
