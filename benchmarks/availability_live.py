@@ -114,7 +114,7 @@ class LiveEngine:
         """Until it answers. RuntimeError when it does not."""
         ports = (self.port, self._events, self._replay)
         end = time.monotonic() + ENDED_S
-        while any(taken_ports(port, 1) for port in ports) and time.monotonic() < end:
+        while any(taken_ports(port, 1) for port in ports) and time.monotonic() < end:  # noqa: ASYNC110  (rare)
             await asyncio.sleep(0.1)  # the process before it has not quite gone
         await run_script(self.scripts, self.face, self.folder, self.name, *map(str, ports), *self.arguments)
 
