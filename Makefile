@@ -96,7 +96,7 @@ fuzz-native: $(STAMP)  ## libFuzzer over event payloads, bodies and the table, e
 	done
 
 bench: $(STAMP) packages  ## every script in benchmarks/ (but servers that one of them starts, and what needs real engines)
-	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v -e _server.py -e compare_live.py); do \
+	@set -e; for script in $$(grep -l __main__ benchmarks/*.py | grep -v -e _server.py -e compare_live.py -e availability_live.py); do \
 		name=$$(basename "$$script" .py); \
 		echo "== $$name"; \
 		$(PYTHON) -m "benchmarks.$$name"; \

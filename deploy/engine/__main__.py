@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 
 import uvicorn
@@ -22,13 +23,15 @@ def main() -> None:
 
 
 async def serve(settings: EngineSettings) -> None:
-    """Serve until SIGINT or SIGTERM; the signal then takes its usual course."""
+    """Serve until SIGINT or SIGTERM; the signal then takes its usual course. SIGUSR1 kills the engine behind the
+    server (`Engine.die`)."""
     try:
         app = create_app(settings)
     except ModuleNotFoundError as error:
         sys.exit(f"--compute torch needs the extra `engine` (pip install -e .[engine]): {error}")
     except zmq.ZMQError as error:
         sys.exit(f"the ports for events cannot be used: {error}")
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, app.state.engine.die)
     config = uvicorn.Config(
         app,
         host=settings.host,

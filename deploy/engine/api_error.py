@@ -30,6 +30,13 @@ def queue_full() -> ApiError:
     return ApiError(503, "The request queue is full.", "ServiceUnavailableError")
 
 
+def engine_dead() -> ApiError:
+    """vLLM's answer once its engine core has died."""
+    return ApiError(
+        500, "EngineCore encountered an issue. See stack trace (above) for the root cause.", "InternalServerError"
+    )
+
+
 def invalid(error: ValidationError) -> ApiError:
     """A body of the wrong form: 400, as both engines answer."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]

@@ -33,6 +33,8 @@ class Engine:
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self.sleep_level: int | None = None
+        self.is_dead = False
+        self._running: asyncio.Task[None] | None = None
         self.started_at, began = time.time(), time.perf_counter()
         self.tokenizer = BytePairs(read_merges())
         self._context = zmq.asyncio.Context()
@@ -82,12 +84,24 @@ class Engine:
             rank.resume()
 
     async def run(self) -> None:
-        """Serve requests and replays until cancelled; ends with the error when a part fails."""
+        """Serve requests and replays until cancelled or `die`; ends with the error when a part fails."""
+        self._running = asyncio.current_task()
         async with asyncio.TaskGroup() as tasks:
             for rank in self.ranks:
                 tasks.create_task(rank.run())
             for publisher in self._publishers:
                 tasks.create_task(publisher.serve_replays())
+
+    def die(self) -> None:
+        """As when a vLLM engine core is killed and its API server lives on (VLLM_KEEP_ALIVE_ON_ENGINE_DEATH): the
+        event sockets are gone, requests end with 500, `/health` is 503, and everything else still answers."""
+        self.is_dead = True
+        for rank in self.ranks:
+            rank.die()
+        if self._running is not None:
+            self._running.cancel()
+        for publisher in self._publishers:
+            publisher.close()
 
     def close(self) -> None:
         """Close all sockets."""

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from deploy.engine.api_error import ApiError, queue_full
+from deploy.engine.api_error import ApiError, engine_dead, queue_full
 from deploy.engine.cache import Namespace
 from deploy.engine.engine import Engine
-from deploy.engine.rank import QueueFull, Rank
+from deploy.engine.rank import QueueFull, Rank, RankDead
 from deploy.engine.request import FinishReason, Output, Request, Sampling
 from deploy.engine.text_output import TextOutput
 
@@ -71,6 +71,8 @@ class Generation:
                     yield output
         except QueueFull:
             raise queue_full() from None
+        except RankDead:
+            raise engine_dead() from None
 
     async def finished(self) -> Finished:
         """Run it to its end."""

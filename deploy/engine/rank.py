@@ -20,6 +20,10 @@ class QueueFull(Exception):
     """As many requests wait as may."""
 
 
+class RankDead(Exception):
+    """What computes has died (`Rank.die`)."""
+
+
 @dataclass(frozen=True)
 class EventTiming:
     """When events leave. vLLM: after every step. SGLang (`publish_kv_events`): after prefills, after every so many
@@ -54,7 +58,8 @@ class Rank:
         self._paused = False
         self._decode_steps = 0
         self._wake = asyncio.Event()
-        self._outputs: dict[Request, asyncio.Queue[Output]] = {}
+        self._is_dead = False
+        self._outputs: dict[Request, asyncio.Queue[Output | None]] = {}
 
     @property
     def cache(self) -> KVCache:
@@ -62,7 +67,10 @@ class Rank:
         return self.scheduler.cache
 
     async def generate(self, request: Request) -> AsyncGenerator[Output, None]:
-        """The outputs of a request, one per sampled token. Ending the iteration early aborts it. QueueFull at once."""
+        """The outputs of a request, one per sampled token. Ending the iteration early aborts it. QueueFull at once;
+        RankDead when it dies, at once when it has."""
+        if self._is_dead:
+            raise RankDead
         if self._max_waiting is not None and len(self.scheduler.waiting) >= self._max_waiting:
             raise QueueFull
         outputs = self._outputs[request] = asyncio.Queue()
@@ -71,6 +79,8 @@ class Rank:
         try:
             while True:
                 output = await outputs.get()
+                if output is None:
+                    raise RankDead
                 self._time(request, output)
                 yield output
                 if output.finish is not None:
@@ -92,6 +102,12 @@ class Rank:
         """Go on after `pause`."""
         self._paused = False
         self._wake.set()
+
+    def die(self) -> None:
+        """End all requests with RankDead, and refuse those that come."""
+        self._is_dead = True
+        for outputs in self._outputs.values():
+            outputs.put_nowait(None)
 
     def clear(self) -> bool:
         """Empty the cache; False while requests hold KV. The event leaves as the timing says."""

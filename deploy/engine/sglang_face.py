@@ -94,7 +94,7 @@ def sglang_routes(engine: Engine) -> list[Route]:
     """The routes that only SGLang has, but /generate."""
 
     async def health(request: Request) -> Response:
-        return Response()
+        return Response(status_code=503 if engine.is_dead else 200)
 
     async def model_info(request: Request) -> Response:
         name = engine.settings.model

@@ -72,7 +72,7 @@ def vllm_routes(engine: Engine) -> list[Route]:
     """The routes that only vLLM has."""
 
     async def health(request: Request) -> Response:
-        return Response()
+        return Response(status_code=503 if engine.is_dead else 200)
 
     async def version(request: Request) -> Response:
         return json_answer({"version": VERSION})

@@ -133,10 +133,15 @@ class EngineProcess:
         except httpx.TransportError:
             return False
 
+    def signal(self, what: signal.Signals) -> None:
+        """Send a signal that does not end it."""
+        assert self._process is not None
+        self._process.send_signal(what)
+
     def stop(self, how: signal.Signals) -> int:
         """Send the signal; the exit status."""
         assert self._process is not None
-        self._process.send_signal(how)
+        self.signal(how)
         return self._process.wait(10.0)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from deploy.engine.settings import EngineSettings, read_settings
+from deploy.ports import taken_ports
 from engine.address import EngineAddress
 from engine.discovery import discover
 from engine.http_client import HttpClient
@@ -202,3 +203,28 @@ def test_the_time_to_the_first_token_is_a_histogram(engine: CpuEngine) -> None:
     lines = engine.http.get("/metrics").text.splitlines()
     assert 'vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 1.0' in lines
     assert 'vllm:e2e_request_latency_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 1.0' in lines
+
+
+def test_when_the_engine_core_dies_the_server_says_so_and_lives_on() -> None:
+    """As a vLLM 0.32 whose core is killed, with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH."""
+    process = EngineProcess("--face", "vllm", "--decode-us", "50000")
+    try:
+        process.start()
+        with httpx.Client(base_url=process.url, timeout=10.0, trust_env=False) as http:
+            body = {"prompt": PROMPT, "max_tokens": 100, "ignore_eos": True}
+            with http.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:
+                pieces = answer.iter_raw()
+                next(pieces)
+                process.signal(signal.SIGUSR1)
+                rest = b"".join(pieces)
+            assert b'"code":500' in rest
+            assert rest.endswith(b"data: [DONE]\n\n")
+            assert http.get("/health").status_code == 503
+            assert http.get("/v1/models").status_code == http.get("/metrics").status_code == 200
+            failed = http.post("/v1/completions", json=body)
+            assert failed.status_code == 500
+            assert failed.json()["error"]["type"] == "InternalServerError"
+        assert not taken_ports(process.events, 1) + taken_ports(process.replay, 1)
+        process.stop(signal.SIGTERM)
+    finally:
+        process.close()
