@@ -250,7 +250,7 @@ def test_the_adapter_in_a_models_name_wins_over_lora_path_as_in_sglang() -> None
 
 
 def test_a_model_that_is_known_and_has_no_instance_is_503() -> None:
-    sections = {"models": {"expected": {"hash": {"algorithm": "sha256_cbor"}}}}
+    sections = {"models": {"m": {}, "expected": {"hash": {"algorithm": "sha256_cbor"}}}}
     aliased = FakeEngine(SGLANG, aliases=("prod",), adapters={"sql": "/s"})
     with engines(aliased, FakeEngine(VLLM, model="n"), sections=sections, b="n") as run:
         run.http.delete("/instances/a").raise_for_status()
@@ -261,6 +261,9 @@ def test_a_model_that_is_known_and_has_no_instance_is_503() -> None:
                 assert "no instance now" in answer.json()["detail"]
                 assert answer.json()["models"] == ["n"]
             assert run.http.post(path, json={"model": "nobody", "token_ids": ASKED}).status_code == 404
+        run.http.delete("/instances/b").raise_for_status()
+        gone = run.http.post("/route", json={"model": "n", "token_ids": ASKED})
+        assert gone.status_code == 404, "the settings do not name it"
         back = instance("a", server=aliased)
         run.http.post("/instances", json=back).raise_for_status()
         wait_until(lambda: eligible(run, model="prod") == {"a"}, 10)
