@@ -27,11 +27,11 @@ class MultimodalField(msgspec.Struct):
 class RouteFields(msgspec.Struct):
     """Exactly one of token_ids, prompt and messages is needed. null means absent; other fields are ignored."""
 
-    # `cache_salt` and `session_id` are texts without a bound of ours, as the engines read them. vLLM 0.32 takes salts of
-    # up to 128 characters without "@", "/", "\\" and NUL (entrypoints/generate/base/protocol.py:validate_cache_salt) and
-    # any session (entrypoints/openai/chat_completion/protocol.py:session_id); SGLang 0.5.22 takes any of both
-    # (srt/managers/io_struct.py:GenerateReqInput). Which engine will be asked is not known here: one that refuses a salt
-    # says so itself. An empty one is none: SGLang's `_normalize_cache_salt`, vLLM's `_get_session_id`.
+    # `cache_salt` and `session_id` are texts without a bound of ours, as the engines read them. vLLM 0.32 takes salts
+    # of up to 128 characters without "@", "/", "\\" and NUL (entrypoints/generate/base/protocol.py:validate_cache_salt)
+    # and any session (entrypoints/openai/chat_completion/protocol.py); SGLang 0.5.22 takes any of both
+    # (srt/managers/io_struct.py). Which engine will be asked is not known here: one that refuses a salt says so itself.
+    # An empty one is none, as in SGLang's `_normalize_cache_salt` and vLLM's `_get_session_id`.
 
     model: Annotated[
         str, Meta(min_length=1, max_length=512, description="base model, or an adapter that an instance serves")
