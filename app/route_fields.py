@@ -27,6 +27,12 @@ class MultimodalField(msgspec.Struct):
 class RouteFields(msgspec.Struct):
     """Exactly one of token_ids, prompt and messages is needed. null means absent; other fields are ignored."""
 
+    # `cache_salt` and `session_id` are texts without a bound of ours, as the engines read them. vLLM 0.32 takes salts
+    # of up to 128 characters without "@", "/", "\\" and NUL (entrypoints/generate/base/protocol.py:validate_cache_salt)
+    # and any session (entrypoints/openai/chat_completion/protocol.py); SGLang 0.5.22 takes any of both
+    # (srt/managers/io_struct.py). Which engine will be asked is not known here: one that refuses a salt says so itself.
+    # An empty one is none, as in SGLang's `_normalize_cache_salt` and vLLM's `_get_session_id`.
+
     model: Annotated[
         str, Meta(min_length=1, max_length=512, description="base model, or an adapter that an instance serves")
     ]
@@ -50,7 +56,8 @@ class RouteFields(msgspec.Struct):
         Meta(description="SGLang's field for the adapter's name; instances of vLLM do not take it"),
     ] = None
     cache_salt: Annotated[
-        Annotated[str, Meta(max_length=128)] | None, Meta(description="the request's cache salt; empty: none")
+        str | None,
+        Meta(description="the request's cache salt; empty: none; of any length: what is too long the engine refuses"),
     ] = None
     extra_key: Annotated[
         Annotated[str, Meta(max_length=1024)] | None, Meta(description="SGLang namespace; empty: none")
@@ -66,7 +73,7 @@ class RouteFields(msgspec.Struct):
     selector: Annotated[
         Annotated[dict[Label, Label], Meta(max_length=64)] | None, Meta(description="only instances with these labels")
     ] = None
-    session_id: Annotated[Annotated[str, Meta(max_length=256)] | None, Meta(description="for affinity")] = None
+    session_id: Annotated[str | None, Meta(description="for affinity; of any length; empty: none")] = None
     max_tokens: Annotated[
         Annotated[int, Meta(ge=0, le=0x7FFF_FFFF)] | None, Meta(description="expected output, for load")
     ] = None

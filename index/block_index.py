@@ -14,7 +14,12 @@ from index.filed import Run, Slot, SlotHoldings
 from index.holders import Holders, new_holders
 from index.native import Core
 from index.orphans import Orphan
-from index.request_key import RequestKey, joined_extra, root_key, split_root_extras, strip_lora
+from index.request_key import RequestKey, chained_key, joined_extra, root_key, split_root_extras, strip_lora
+from index.worker import Medium
+
+MOST_NAMED = 1024
+"""Namespaces of adapters and salts that are remembered, those that were named last."""
+_BASE = root_key(None, None)
 
 
 class BlockIndex:
@@ -29,6 +34,7 @@ class BlockIndex:
         self.eagles: set[int] = set()
         """Those that decode with EAGLE."""
         self._free: list[int] = []
+        self._named: dict[RequestKey, None] = {}
 
     @property
     def size_bytes(self) -> int:
@@ -126,6 +132,8 @@ class BlockIndex:
         if extras is not None and event.block_size != self.block_size:
             return self._file_by_hash(worker, event, delta)  # where in a coarse block an item ends is not told
         parent = self._parent_key(worker, event)
+        if parent is not None and event.parent is None:
+            parent = self._namespace(worker, event, parent, extras)
         if parent is not None:
             return self._file_run(worker, event, Run(blocks, event.tokens, parent, extras), delta)
         if not spec.is_full:
@@ -141,6 +149,31 @@ class BlockIndex:
         if event.extra_keys and event.extra_keys[0]:
             salt, _ = split_root_extras(event.extra_keys[0], event.lora_name)
         return root_key(event.lora_name, salt)
+
+    def _namespace(
+        self, worker: BlockWorker, event: BlockStored, told: RequestKey, extras: list[bytes] | None
+    ) -> RequestKey:
+        """The root that a prompt's first blocks lie below: as told; but a connector's event may leave it out.
+
+        Then a known hash tells it, if its meaning is what the tokens come to below a root that was named lately.
+        """
+        if told != _BASE:
+            self._named.pop(told, None)
+            self._named[told] = None
+            if len(self._named) > MOST_NAMED:
+                del self._named[next(iter(self._named))]
+            return told
+        if event.medium is Medium.GPU or not self._named:
+            return told
+        known = self.holders.keys_of(worker, event.block_hashes)
+        at = next((number for number, key in enumerate(known) if key is not None), None)
+        if at is None:
+            return told
+        tokens = event.tokens[: (at + 1) * event.block_size * 4]
+        for root in (told, *reversed(self._named)):
+            if chained_key(root, tokens, at + 1, self.block_size * 4, extras) == known[at]:
+                return root
+        return told
 
     def _file_run(self, worker: BlockWorker, event: BlockStored, run: Run, delta: Delta) -> bool:
         """True when a block was filed. A hash that came with two meanings: the first stays, the rest is lost."""

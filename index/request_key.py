@@ -38,6 +38,17 @@ def below_joined(parent: RequestKey, joined: bytes) -> RequestKey:
     return xxh3_64_digest(parent + b"\x02" + joined)
 
 
+def chained_key(root: RequestKey, tokens: bytes, blocks: int, step: int, extras: list[bytes] | None) -> RequestKey:
+    """The key of the last of so many blocks below `root`; `step` token bytes make a key, a block may have several."""
+    key, stride = root, len(tokens) // blocks
+    for number in range(blocks):
+        if extras is not None and (extra := extras[number]):
+            key = below_joined(key, extra)
+        for at in range(number * stride, (number + 1) * stride, step):
+            key = xxh3_64_digest(key + tokens[at : at + step])
+    return key
+
+
 def split_keys(keys: bytes) -> list[RequestKey]:
     """Joined request keys, one by one."""
     return [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]

@@ -6,8 +6,7 @@ import fs from 'fs';
 const MAX_TRIES = 3;            // engines for one request
 const MAX_REACHED = 2;          // of these, engines that may have begun on it before they failed
 const MAX_READ_BYTES = 4194304; // larger bodies are not read here: parsing stops everything else in the worker
-const MAX_SESSION = 256;        // the router's bounds
-const MAX_TOKENS = 2147483647;
+const MAX_TOKENS = 2147483647;  // the router's bound
 const MAX_USAGE_BYTES = 2048;
 const QUIET_MS = 5000;          // an answer that breaks off after such a silence has run into a time limit
 const MARKS = ['"usage":{', '"usage": {'];
@@ -163,7 +162,7 @@ function questionOf(asked, session, exclude) {
         question.max_tokens = most;
     }
     if (session) {
-        question.session_id = session.slice(0, MAX_SESSION);
+        question.session_id = session;
     }
     if (exclude.length) {
         question.exclude = exclude;

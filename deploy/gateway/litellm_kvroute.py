@@ -210,7 +210,7 @@ def _question(
         question["max_tokens"] = most
     session = given.get("litellm_session_id")
     if isinstance(session, str):
-        question["session_id"] = session[:256]
+        question["session_id"] = session
     return question
 
 

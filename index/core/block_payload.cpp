@@ -40,9 +40,25 @@ class Applying {
     return known.has_value();
   }
 
+  // A lower tier's copy whose hash means something else than its tokens do, as when a connector's event leaves out the
+  // adapter or the salt: which meaning holds is Python's to say.
+  bool contradicts(const PlainEvent& event, RequestKey key) {
+    if (event.medium == 0) return false;
+    const std::size_t step = std::size_t{event.block_size} * 4;
+    const std::span<const std::uint8_t> tokens = payload_.token_bytes(event);
+    scratch_.resize(sizeof(RequestKey) + step);
+    for (std::size_t at = 0; at < event.count; ++at) {
+      key = child_key(key, tokens.data() + at * step, step, scratch_.data());
+      const std::optional<Handle> block = holders_.hashes().find(payload_.hashes[event.first + at]);
+      const std::optional<RequestKey> known = block ? holders_.key_of(number_, *block) : std::nullopt;
+      if (known.has_value() && *known != key) return true;
+    }
+    return false;
+  }
+
   bool store(const PlainEvent& event) {
     RequestKey key;
-    if (!fits(event) || !parent_key(event, key) || (check_ && !check_->passes(payload_, event))) return false;
+    if (!fits(event) || !parent_key(event, key) || contradicts(event, key) || (check_ && !check_->passes(payload_, event))) return false;
     handles_.clear();
     for (std::size_t at = 0; at < event.count; ++at) {
       handles_.push_back(holders_.hashes().enter(payload_.hashes[event.first + at]));
@@ -126,6 +142,7 @@ class Applying {
   bool record_;
   BlockCheck* check_;
   std::vector<Handle> handles_;
+  std::vector<std::uint8_t> scratch_;  // for hashing one block
   Applied applied_;
 };
 

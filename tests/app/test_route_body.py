@@ -132,6 +132,15 @@ def test_empty_text_counts_as_none(name: str) -> None:
     assert getattr(read(request(**{name: ""})), name) is None
 
 
+@pytest.mark.parametrize("name", ["cache_salt", "session_id"])
+@pytest.mark.parametrize(
+    "text", ["s" * 129, "s" * 20_000, "a@b/c\\d\0e", "\u00e4" * 300], ids=["129", "20000", "signs", "wide"]
+)
+def test_salts_and_sessions_have_no_bound_of_ours(name: str, text: str) -> None:
+    assert getattr(read(request(**{name: text})), name) == text
+    assert getattr(read(octets(1), OCTETS, urlencode({"model": "m", name: text})), name) == text
+
+
 def test_fields_of_the_engine_request_are_ignored() -> None:
     assert read(request(stream=True, n=1, temperature=0.5, token_id=[True], stop=["a"])) == read(request())
 
@@ -212,9 +221,9 @@ def test_no_token_is_converted(field: str, token: str, status: int) -> None:
         ({"model": 5}, "model"),
         ({"model": "x" * 513}, "model"),
         ({"lora": 1}, "lora"),
-        ({"cache_salt": "s" * 129}, "cache_salt"),
+        ({"cache_salt": 1}, "cache_salt"),
         ({"extra_key": "s" * 1025}, "extra_key"),
-        ({"session_id": "s" * 257}, "session_id"),
+        ({"session_id": ["s"]}, "session_id"),
         ({"candidates": "a"}, "candidates"),
         ({"candidates": [1]}, "candidates[0]"),
         ({"candidates": ["a"] * 4097}, "candidates"),

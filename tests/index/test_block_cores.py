@@ -158,6 +158,17 @@ def plain_stores(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
+@st.composite
+def named_stores(draw: st.DrawFn) -> dict[str, object]:
+    """The same blocks as `plain_stores`, under an adapter or a salt: a plain copy in a lower tier may follow."""
+    event = draw(plain_stores())
+    lora = draw(st.sampled_from([None, "sql"]))
+    blocks = event["block_hashes"]
+    assert isinstance(blocks, list)
+    first = [key for key in (lora, None if lora else "salt") if key is not None and not event["parent_block_hash"]]
+    return {**event, "lora_name": lora, "extra_keys": [first or None, *[None] * (len(blocks) - 1)]}
+
+
 removals: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
     {
         "type": st.just("BlockRemoved"),
@@ -172,7 +183,9 @@ FIRST = {**first, "block_hashes": [hash_of([0]), hash_of([0, 0])], "token_ids": 
 
 @st.composite
 def events(draw: st.DrawFn) -> object:
-    kinds = [plain_stores()] * 9 + [removals] * 4 + [stores(), st.just({"type": "AllBlocksCleared"})]
+    kinds = (
+        [plain_stores()] * 9 + [named_stores()] * 2 + [removals] * 4 + [stores(), st.just({"type": "AllBlocksCleared"})]
+    )
     event: dict[str, object] = draw(draw(st.sampled_from(kinds)))
     if not draw(st.integers(0, 30)):
         event = {**event, draw(st.sampled_from([*event, "locality", "later"])): draw(odd)}

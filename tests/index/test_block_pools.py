@@ -43,11 +43,12 @@ class Play:
         kind: str | None = None,
         window: int | None = None,
         extras: list[tuple[ExtraKey, ...] | None] | None = None,
+        lora: str | None = None,
     ) -> None:
         packed = array("I", tokens).tobytes()
         self.pools.store(
             worker,
-            BlockStored(blocks, parent, packed, size, medium, extra_keys=extras, group=group, kind=kind, window=window),
+            BlockStored(blocks, parent, packed, size, medium, lora, extras, group, kind, window),
             self.delta,
         )
 
@@ -174,6 +175,75 @@ def test_a_partial_entry_changes_neither_block_size_nor_whole_blocks(play: Play)
     play.store(A, [13], range(5, 9), parent=11)
     assert play.matched(range(1, 12)) == 8
     assert play.pools.block_size(A) == 4
+
+
+NAMED: list[tuple[str | None, str | None]] = [("sql", None), (None, "salt"), ("sql", "salt")]
+
+
+def named_match(play: Play, tokens: range, named: tuple[str | None, str | None], worker: Worker = A) -> WorkerMatch:
+    prompt = Prompt(array("I", tokens).tobytes(), *named)
+    return play.pools.match("m", prompt, [worker], None).get(worker, WorkerMatch(worker, 0, 0, (0, 0, 0, 0)))
+
+
+def named_store(
+    play: Play, blocks: list[EngineHash], tokens: range, named: tuple[str | None, str | None], worker: Worker = A
+) -> None:
+    lora, _ = named
+    first: tuple[ExtraKey, ...] = tuple(key for key in named if key is not None)
+    rest: tuple[ExtraKey, ...] | None = None if lora is None else (lora,)
+    play.store(worker, blocks, tokens, lora=lora, extras=[first, *[rest] * (len(blocks) - 1)])
+
+
+@pytest.mark.parametrize("medium", [CPU, DISK, OTHER])
+@pytest.mark.parametrize("named", NAMED)
+def test_a_copy_below_the_gpu_that_names_nothing_keeps_the_known_meaning(
+    play: Play, named: tuple[str | None, str | None], medium: Medium
+) -> None:
+    named_store(play, [11, 12], range(1, 9), named)
+    play.store(A, [11, 12, 13], range(1, 13), medium=medium)
+    play.remove(A, [11, 12])
+    assert not play.delta.lossy
+    assert named_match(play, range(1, 14), named).matched == 12
+    assert play.matched(range(1, 14)) == 0
+    play.remove(A, [11, 12, 13], medium=medium)
+    assert named_match(play, range(1, 14), named).matched == 0
+    assert list(play.pools.counts(A)) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_one_known_block_tells_the_namespace_of_the_whole_event(
+    play: Play, named: tuple[str | None, str | None]
+) -> None:
+    named_store(play, [11, 12], range(1, 9), named)
+    play.remove(A, [11])
+    play.store(A, [11, 12, 13], range(1, 13), medium=CPU)
+    play.store(A, [14], range(13, 17), parent=13, medium=CPU)
+    assert not play.delta.lossy
+    assert named_match(play, range(1, 18), named).by_medium == (4, 12, 0, 0)
+    assert play.matched(range(1, 18)) == 0
+
+
+def test_a_copy_whose_tokens_fit_no_known_namespace_is_refused_as_ever(play: Play) -> None:
+    named_store(play, [11], range(1, 5), ("sql", None))
+    play.store(A, [11], range(31, 35), medium=CPU)
+    assert play.delta.skipped == {"hash_conflict": 1}
+    assert (play.matched(range(1, 6)), play.matched(range(31, 36))) == (0, 0)
+
+
+def test_a_meaning_is_known_from_another_worker_of_the_domain(play: Play) -> None:
+    for worker, block in ((A, 1), (B, 1)):
+        play.store(worker, [block], range(91, 95))
+        play.pools.identify(worker, IDENTITY, shared=True)
+    named_store(play, [11, 12], range(1, 9), ("sql", None), B)
+    play.store(A, [11, 12], range(1, 9), medium=CPU)
+    assert named_match(play, range(1, 10), ("sql", None)).by_medium == (0, 8, 0, 0)
+    assert play.matched(range(1, 10)) == 0
+
+
+def test_a_copy_that_names_another_adapter_is_refused_as_ever(play: Play) -> None:
+    named_store(play, [11], range(1, 5), ("sql", None))
+    play.store(A, [11], range(1, 5), medium=CPU, lora="chat", extras=[("chat",)])
+    assert play.delta.skipped == {"hash_conflict": 1}
 
 
 def test_an_unknown_tier_counts_as_other(play: Play) -> None:
