@@ -44,6 +44,8 @@ class Followed:
     since_snapshot: int = 0
     due: int = 0
     dead: tuple[Lineage, int] | None = None
+    stuck: tuple[Lineage, int] | None = None
+    """Lineage and number of what was stored, from where nobody comes to what is held: batches between are lost."""
     refusals: int = 0
     offer_from: float = 0.0
     adopt_from: float = 0.0

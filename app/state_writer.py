@@ -275,11 +275,23 @@ class StateWriter:
             followed.dead, followed.offer_from = None, 0.0
             await self.store.forget(worker)
             return
+        if _cannot_join(stored, mine):
+            await self._outlive(worker, followed, stored)
+            return
         if self._clock() < followed.adopt_from or not _knows_more(stored, mine):
             return
         followed.adopt_from = self._clock() + ADOPT_AGAIN_S
         _log.info("better state is stored, taking it over", instance=worker.instance, dp_rank=worker.dp_rank)
         self.adopt(worker)
+
+    async def _outlive(self, worker: Worker, followed: Followed, stored: Stored) -> None:
+        """What is stored ends before a hole. It goes when it stands still: else a replica that has it all writes on."""
+        place = stored.snapshot.lineage, stored.last.seq
+        if followed.stuck == place:
+            followed.stuck, followed.offer_from = None, 0.0
+            await self.store.forget(worker)
+        else:
+            followed.stuck = place
 
     async def _shorten(self, worker: Worker, followed: Followed) -> None:
         """A long log is replaced by a snapshot, by whoever finds it first."""
@@ -303,6 +315,17 @@ class StateWriter:
         self._metrics.state_errors.labels(error.op).inc()
         if (held_back := self._repeats.due(error.op)) is not None:
             _log.warning("state store", op=error.op, reason=error.reason, held_back=held_back)
+
+
+def _cannot_join(stored: Stored, mine: Snapshot) -> bool:
+    """Whether batches lie between the end of what is stored and the beginning of what is held, of one process.
+
+    They were asked for and did not come; who took the older state back would claim it, and lose it at the same hole.
+    """
+    other, own = stored.snapshot.fingerprint, mine.fingerprint
+    if other is not None and own is not None and other != own:
+        return False
+    return stored.last.seq + 1 < mine.lineage.origin_seq
 
 
 def _knows_more(stored: Stored, mine: Snapshot) -> bool:

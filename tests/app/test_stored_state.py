@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,6 +59,15 @@ def run(server: RedisServer, own: dict[str, Any], publisher: Publisher, *batches
 
 def stored(number: int, identity: HashIdentity = DEFAULT) -> bytes:
     return batch(None, [vllm_stored(prompt(number), identity)])
+
+
+def stored_number(server: RedisServer) -> int:
+    """The last batch of the worker that is stored, in its log or as a snapshot; -1: none."""
+    snapshot = server.command("HGET", KEYS.snapshot, "s")
+    entries = server.command("XREVRANGE", KEYS.log, "+", "-", "COUNT", "1")
+    assert isinstance(entries, list)
+    found = [snapshot, *(entry[0].rpartition(b"-")[2] for entry in entries)]
+    return max((int(one) for one in found if isinstance(one, bytes)), default=-1)
 
 
 def is_live(running: Running) -> None:
@@ -177,6 +187,31 @@ def test_a_gap_that_the_engine_cannot_replay_any_more_costs_trust(server: RedisS
             publisher.publish(batch(None, [CLEARED]))
             wait_for_seq(running, "one", 4)
             assert running.worker("one")["trust"] == "exact"
+
+
+def test_after_a_gap_that_nothing_fills_the_older_stored_state_never_comes_back(server: RedisServer) -> None:
+    with Publisher(buffer_steps=2) as publisher:
+        own = instance("one", publisher)
+        with serving(settings(server, own)) as running:
+            publisher.wait_for_subscriber()
+            publisher.publish_all([stored(1), stored(2)])
+            wait_for_seq(running, "one", 1)
+            running.wait_for_trust("one", "exact")
+            wait_until(lambda: stored_number(server) == 1, 10)
+            publisher.faults.drop_live = {2, 3, 4, 5}
+            publisher.publish_all(stored(number) for number in range(3, 8))
+            wait_for_seq(running, "one", 6)
+            seen = set()
+            end = time.monotonic() + 3.0
+            while time.monotonic() < end:
+                worker = running.worker("one")
+                seen.add((worker["seq"], worker["trust"], tuple(worker["resets"].items())))
+            assert seen == {(6, "partial", (("gap", 1),))}
+            wait_until(lambda: stored_number(server) == 6, 10)
+        with serving(settings(server, own)) as running:
+            wait_until(lambda: running.worker("one")["seq"] == 6, 10)
+            running.wait_for_trust("one", "partial")
+            assert [matched(running, prompt(number))["one"] for number in (1, 7)] == [0, 64]
 
 
 def test_of_an_engine_that_sleeps_nothing_stored_comes_back(server: RedisServer, publisher: Publisher) -> None:
