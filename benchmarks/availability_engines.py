@@ -20,6 +20,8 @@ from tests.support.ports import free_ports
 MODEL: Final = "tiny"
 OTHER_MODEL: Final = "other"
 ROOT: Final = Path(__file__).parents[1]
+NOTICES_S: Final = 0.4
+"""When SGLang's API server notices that its scheduler is gone: it then answers nothing for seconds, and ends."""
 START_S: Final = 60.0
 STOP_S: Final = 10.0
 POLL_S: Final = 0.02
@@ -49,7 +51,7 @@ MEANINGS: Final = {
     Kind.RESTART: "SIGTERM and started again at once",
     Kind.HANG_HTTP: "the HTTP side takes connections and answers nothing; the event socket lives",
     Kind.HANG_ALL: "SIGSTOP, some seconds later SIGCONT",
-    Kind.CORE_DEAD: "event sockets gone, /health 503, requests 500; some seconds later killed and started again",
+    Kind.CORE_DEAD: "event sockets gone; vLLM: /health 503, requests 500; SGLang: soon no answer; later restarted",
     Kind.SWAP_MODEL: "replaced by a process that serves another model, some seconds later replaced back",
     Kind.UNAUTHORIZED: "401 to everything",
 }
@@ -121,8 +123,8 @@ class FaultyEngine:
             self._process.wait(STOP_S)
 
     def kinds(self) -> list[str]:
-        """What can go wrong with it: an API server that outlives its engine is vLLM's."""
-        return [kind.value for kind in Kind if kind is not Kind.CORE_DEAD or self.face == "vllm"]
+        """What can go wrong with it: everything."""
+        return [kind.value for kind in Kind]
 
     def broken_for(self, kind: str, random: Random) -> float:
         """How long a fault lasts, in seconds; starting and ending processes may take longer."""
@@ -141,6 +143,9 @@ class FaultyEngine:
                 self.signal(signal.SIGSTOP)
             case Kind.CORE_DEAD:
                 self.signal(signal.SIGUSR1)
+                if self.face == "sglang":
+                    await asyncio.sleep(NOTICES_S)
+                    self.proxy.set_mode(Mode.HANG)
             case Kind.SWAP_MODEL:
                 await self.stop(signal.SIGKILL)
                 await self.start(OTHER_MODEL)
@@ -158,6 +163,7 @@ class FaultyEngine:
                 self.signal(signal.SIGCONT)
             case Kind.CORE_DEAD | Kind.SWAP_MODEL:
                 await self.stop(signal.SIGKILL)
+                self.proxy.set_mode(Mode.PASS)
                 await self.start()
 
     def _spawn(self, model: str) -> None:

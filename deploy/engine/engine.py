@@ -93,10 +93,13 @@ class Engine:
                 tasks.create_task(publisher.serve_replays())
 
     def die(self) -> None:
-        """As when a vLLM engine core is killed and its API server lives on (VLLM_KEEP_ALIVE_ON_ENGINE_DEATH): the
-        event sockets are gone, requests end with 500, `/health` is 503, and everything else still answers."""
+        """As when the process that computes is killed and its API server lives on: the event sockets are gone.
+
+        vLLM (VLLM_KEEP_ALIVE_ON_ENGINE_DEATH): requests end with 500, `/health` is 503. SGLang, until its API server
+        notices: requests, `/health` and `/server_info` are not answered. Everything else is.
+        """
         self.is_dead = True
-        for rank in self.ranks:
+        for rank in self.ranks if self.settings.face == "vllm" else ():
             rank.die()
         if self._running is not None:
             self._running.cancel()

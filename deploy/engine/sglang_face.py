@@ -93,14 +93,19 @@ def matched(finished: Finished) -> int | str | None:
 def sglang_routes(engine: Engine) -> list[Route]:
     """The routes that only SGLang has, but /generate."""
 
+    async def ready(request: Request) -> Response:
+        return Response()
+
     async def health(request: Request) -> Response:
-        return Response(status_code=503 if engine.is_dead else 200)
+        await _scheduler_answers(engine)
+        return Response()
 
     async def model_info(request: Request) -> Response:
         name = engine.settings.model
         return json_answer({"model_path": name, "tokenizer_path": name, "is_generation": True})
 
     async def info(request: Request) -> Response:
+        await _scheduler_answers(engine)
         return json_answer(server_info(engine))
 
     async def loads(request: Request) -> Response:
@@ -114,13 +119,20 @@ def sglang_routes(engine: Engine) -> list[Route]:
         return await _flush(engine, request.query_params.get("timeout", "0"))
 
     return [
-        *(Route(path, health) for path in ("/health", "/health_generate", "/ready")),
+        Route("/ready", ready),
+        *(Route(path, health) for path in ("/health", "/health_generate")),
         *(Route(path, model_info) for path in ("/model_info", "/get_model_info")),
         *(Route(path, info) for path in ("/server_info", "/get_server_info")),
         Route("/v1/loads", loads),
         Route("/metrics", metrics),
         Route("/flush_cache", flush, methods=["GET", "POST"]),
     ]
+
+
+async def _scheduler_answers(engine: Engine) -> None:
+    """What the API server waits for; a dead scheduler says nothing."""
+    if engine.is_dead:
+        await asyncio.Event().wait()
 
 
 def server_info(engine: Engine) -> dict[str, object]:

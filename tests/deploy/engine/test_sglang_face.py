@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,12 +11,13 @@ import httpx
 import msgspec
 import pytest
 
+from deploy.ports import taken_ports
 from engine.address import EngineAddress
 from engine.discovery import discover
 from engine.http_client import HttpClient
 from engine.load import EngineLoad, read_load
 from index.worker import EngineKind
-from tests.support.cpu_engine import CpuEngine, cpu_engine
+from tests.support.cpu_engine import CpuEngine, EngineProcess, cpu_engine
 from tests.support.service import wait_until
 
 PROMPT = list(range(1000, 1060))
@@ -168,3 +170,23 @@ def _last_events(engine: CpuEngine) -> list[str]:
     publisher = engine.engine.ranks[0].publisher
     assert publisher is not None
     return [event["type"] for event in msgspec.msgpack.decode(publisher.buffer[-1][1])[1]] if publisher.buffer else []
+
+
+def test_when_the_scheduler_dies_the_server_answers_only_what_needs_none() -> None:
+    """As SGLang 0.5.22 does until its API server notices."""
+    process = EngineProcess("--face", "sglang")
+    try:
+        process.start()
+        with httpx.Client(base_url=process.url, timeout=0.5, trust_env=False) as http:
+            process.signal(signal.SIGUSR1)
+            wait_until(lambda: not taken_ports(process.events, 1) + taken_ports(process.replay, 1), 10.0)
+            for path in ("/ready", "/v1/models", "/v1/loads", "/model_info", "/metrics"):
+                assert http.get(path).status_code == 200
+            for path in ("/health", "/server_info"):
+                with pytest.raises(httpx.ReadTimeout):
+                    http.get(path)
+            with pytest.raises(httpx.ReadTimeout):
+                http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+        process.stop(signal.SIGTERM)
+    finally:
+        process.close()
