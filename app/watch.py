@@ -200,16 +200,26 @@ class Watch:
             found, complaints = await asyncio.gather(
                 self._facts(inquiry), self._complaints(thorough=doubted and instance.contact.served)
             )
-        if inquiry.reached:
-            instance.heard_at = time.monotonic()
+        self._hear(inquiry)
         if isinstance(found, EngineUnreachable):
             self._not_told(inquiry)
+        elif inquiry.timed_out and self._lost_a_stream():
+            self._unanswered(inquiry)  # an API server that outlives its scheduler answers some questions for a while
         else:
             self._told(found, complaints, began)
             self._following.update(tasks)
         self._looked.set()
         if awaited is not None and not awaited.done():
             awaited.set_result(None)
+
+    def _hear(self, inquiry: Inquiry) -> None:
+        """Note when it last answered: not when the last question was given up."""
+        if inquiry.heard_at is not None:
+            self._instance.heard_at = max(self._instance.heard_at, inquiry.heard_at)
+
+    def _lost_a_stream(self) -> bool:
+        """Whether an event stream that was there is away."""
+        return any(one.link_lost_at is not None for one in self._instance.workers.values())
 
     @property
     def _look_timeout_s(self) -> float:
@@ -331,10 +341,10 @@ class Watch:
         async with self._around.polls:
             loads, words = await asyncio.gather(load(inquiry, instance.own_names), self._one_more(inquiry))
         self._take_loads(loads)
+        self._hear(inquiry)
         if inquiry.reached:
-            instance.heard_at = time.monotonic()
             if words is not None:
-                self._sign(instance.contact.unhealthy(instance.heard_at, words))
+                self._sign(instance.contact.unhealthy(time.monotonic(), words))
             if inquiry.refused and instance.welcome:
                 self._ask_at_once()
         elif instance.contact.answers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import TypeVar
@@ -19,13 +20,14 @@ REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 class Inquiry:
     """Questions to one engine. A question that fails gives None and is remembered; each takes at most `timeout_s`.
 
-    `reached` tells whether any HTTP answer came back, also an unusable one; `timed_out` whether one did not come in
-    time; `statuses` what was answered other than 200, by path; `refused` which paths want (another) key.
+    `reached` tells whether any HTTP answer came back, also an unusable one, and `heard_at` when the last one did
+    (time.monotonic()); `timed_out` whether one did not come in time; `statuses` what was answered other than 200, by path;
+    `refused` which paths want (another) key.
     """
 
     def __init__(self, client: HttpClient, address: EngineAddress, timeout_s: float) -> None:
         self.url = address.url.rstrip("/")
-        self.reached = False
+        self.heard_at: float | None = None
         self.kind = address.kind
         self.timed_out = False
         self.statuses: dict[str, int] = {}
@@ -48,6 +50,11 @@ class Inquiry:
         """The status of the answer at `path`, whatever it says."""
         answer = await self._answer(path, fetch(self._client, self.url + path, self._timeout_s, key=self._key))
         return None if answer is None else answer.status
+
+    @property
+    def reached(self) -> bool:
+        """Whether anything was answered."""
+        return self.heard_at is not None
 
     @property
     def failure(self) -> str:
@@ -74,7 +81,7 @@ class Inquiry:
         try:
             answer = await question
         except UnusableAnswer as error:
-            self.reached = True
+            self.heard_at = time.monotonic()
             if error.status is not None:
                 self.statuses[path] = error.status
             if error.status in REFUSALS:
@@ -85,5 +92,5 @@ class Inquiry:
             self.timed_out = self.timed_out or error.timed_out
             self._failures.append(str(error))
             return None
-        self.reached = self._answered = True
+        self.heard_at, self._answered = time.monotonic(), True
         return answer
