@@ -21,8 +21,8 @@ class Inquiry:
     """Questions to one engine. A question that fails gives None and is remembered; each takes at most `timeout_s`.
 
     `reached` tells whether any HTTP answer came back, also an unusable one, and `heard_at` when the last one did
-    (time.monotonic()); `timed_out` whether one did not come in time; `statuses` what was answered other than 200, by path;
-    `refused` which paths want (another) key.
+    (time.monotonic()); `timed_out` whether one did not come in time; `statuses` what was answered other than 200, by
+    path; `refused` which paths want (another) key.
     """
 
     def __init__(self, client: HttpClient, address: EngineAddress, timeout_s: float) -> None:
