@@ -39,6 +39,11 @@ class Contact(NamedTuple):
     served: bool = False
 
     @property
+    def reachable(self) -> bool:
+        """Whether it answers over HTTP, with whatever."""
+        return self.condition in (Condition.ANSWERING, Condition.UNWELCOME)
+
+    @property
     def answers(self) -> bool:
         """Whether nothing speaks against it."""
         return self.condition is Condition.ANSWERING

@@ -201,7 +201,7 @@ class Instance:
     def reachable(self) -> bool | None:
         """Whether it answers over HTTP; None: it was not asked yet."""
         untried = not self.contact.served and self.contact.why is None
-        return None if untried else self.contact.answers
+        return None if untried else self.contact.reachable
 
     @property
     def all_current(self) -> bool:

@@ -133,7 +133,7 @@ class EngineProcess:
         except httpx.TransportError:
             return False
 
-    def signal(self, what: signal.Signals) -> None:
+    def tell(self, what: signal.Signals) -> None:
         """Send a signal that does not end it."""
         assert self._process is not None
         self._process.send_signal(what)
@@ -141,7 +141,7 @@ class EngineProcess:
     def stop(self, how: signal.Signals) -> int:
         """Send the signal; the exit status."""
         assert self._process is not None
-        self.signal(how)
+        self.tell(how)
         return self._process.wait(10.0)
 
     def close(self) -> None:

@@ -215,7 +215,7 @@ def test_when_the_engine_core_dies_the_server_says_so_and_lives_on() -> None:
             with http.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:
                 pieces = answer.iter_raw()
                 next(pieces)
-                process.signal(signal.SIGUSR1)
+                process.tell(signal.SIGUSR1)
                 rest = b"".join(pieces)
             assert b'"code":500' in rest
             assert rest.endswith(b"data: [DONE]\n\n")
