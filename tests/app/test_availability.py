@@ -119,7 +119,7 @@ def test_a_stopped_engine_is_out_within_the_silence_that_is_allowed_and_back_wit
 def test_a_dead_scheduler_does_not_come_back_because_its_api_server_still_answers_something() -> None:
     """SGLang: the model list is answered at once, `/server_info` never, while the event stream is gone."""
     with two_engines("sglang") as (run, first, _):
-        first.signal(signal.SIGUSR1)
+        first.tell(signal.SIGUSR1)
         wait_until(lambda: not eligible(run, "a"), 3.0, lambda: run.instance("a"))
         end = time.monotonic() + 2 * POLLING["timeout_s"] + 2 * SILENT_S
         while time.monotonic() < end:

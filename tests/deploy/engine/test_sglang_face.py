@@ -178,7 +178,7 @@ def test_when_the_scheduler_dies_the_server_answers_only_what_needs_none() -> No
     try:
         process.start()
         with httpx.Client(base_url=process.url, timeout=0.5, trust_env=False) as http:
-            process.signal(signal.SIGUSR1)
+            process.tell(signal.SIGUSR1)
             wait_until(lambda: not taken_ports(process.events, 1) + taken_ports(process.replay, 1), 10.0)
             for path in ("/ready", "/v1/models", "/v1/loads", "/model_info", "/metrics"):
                 assert http.get(path).status_code == 200
