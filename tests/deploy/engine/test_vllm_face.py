@@ -224,7 +224,7 @@ def test_when_the_engine_core_dies_the_server_says_so_and_lives_on() -> None:
             failed = http.post("/v1/completions", json=body)
             assert failed.status_code == 500
             assert failed.json()["error"]["type"] == "InternalServerError"
-        assert not taken_ports(process.events, 1) + taken_ports(process.replay, 1)
+        wait_until(lambda: not taken_ports(process.events, 1) + taken_ports(process.replay, 1), 10.0)
         process.stop(signal.SIGTERM)
     finally:
         process.close()
