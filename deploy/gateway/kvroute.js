@@ -107,7 +107,7 @@ async function route(r, exclude) {
     v.kvroute_id = answer.request_id;
     v.kvroute_reusable = Number.isInteger(answer.reusable_tokens) ? `${answer.reusable_tokens}` : '';
     v.kvroute_router = router;
-    r.internalRedirect('@engine');
+    r.internalRedirect(exclude.length ? '@next_engine' : '@engine');
 }
 
 // Any engine of the model.

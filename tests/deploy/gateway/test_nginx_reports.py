@@ -51,6 +51,9 @@ NO_ANSWER: dict[str, tuple[Failing, dict[str, Any]]] = {
     "closed": (of(engines.closes), {"kind": "connect", "detail": "the connection was closed before an answer"}),
     "502": (of(engines.says(502)), {"kind": "status", "status": 502}),
     "503": (of(engines.says(503)), {"kind": "status", "status": 503}),
+    "500": (of(engines.says(500)), {"kind": "status", "status": 500}),
+    "401": (of(engines.says(401)), {"kind": "status", "status": 401}),
+    "404": (of(engines.says(404)), {"kind": "status", "status": 404}),
 }
 
 
@@ -67,6 +70,20 @@ def test_an_engine_that_fails_is_reported_and_the_next_one_answers(
         wait_until(lambda: len(router.told) == 2, 5.0, nginx.log)
         assert sorted(router.errors()) == sorted([(fails, error), (lives.url, None)]), nginx.log()
         assert dict(router.told)[lives.url]["output_tokens"] == 4
+
+
+@pytest.mark.parametrize("status", [401, 404, 500])
+def test_what_two_engines_say_alike_is_what_the_client_hears(lives: CpuEngine, status: int) -> None:
+    with (
+        engines.failing_engine(engines.says(status)) as first,
+        engines.failing_engine(engines.says(status)) as second,
+        gateway(first, second, lives.url) as (nginx, router),
+    ):
+        answer = nginx.http.post("/v1/completions", json=completion(prompt(1)))
+        assert answer.status_code == status, nginx.log()
+        assert answer.headers["x-kvroute-request-id"] == "id-1", "the second engine's own answer"
+        wait_until(lambda: len(router.told) == 2, 5.0, nginx.log)
+        assert {url for url, _ in router.errors()} == {first, second}
 
 
 def test_every_engine_that_was_tried_is_reported(lives: CpuEngine) -> None:
