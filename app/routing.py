@@ -287,6 +287,7 @@ class Routing:
         return (
             (untold and instance.reachable is True)
             or instance.adapters_moved
+            or instance.facts.adapters_loadable
             or self.index.adapter_doubted(worker, lora)
         )
 

@@ -404,6 +404,7 @@ def joined(known: EngineFacts, told: EngineFacts) -> EngineFacts:
         replay=streams.replay,
         topic=streams.topic,
         ranks=told.ranks or known.ranks,
+        adapters_loadable=told.adapters_loadable or (cards is known and known.adapters_loadable),
         hash_algorithm=told.hash_algorithm or known.hash_algorithm,
         dynamo_format=known.dynamo_format if told.dynamo_format is None else told.dynamo_format,
     )

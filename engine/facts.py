@@ -23,6 +23,7 @@ class EngineFacts(NamedTuple):
     Ranks are numbered from 0 here. `ranks` are the engine's own numbers of them, rising: vLLM's do not begin at 0 on a
     node of a hybrid or external load balancing deployment. Empty: 0 and on. `unauthorized`: some questions were
     answered 401 or 403, so that what is missing here may be told with another key; `warning` says so.
+    `adapters_loadable`: vLLM lists adapters and takes others at run time, so the list may be another at any moment.
     """
 
     version: str | None
@@ -41,6 +42,7 @@ class EngineFacts(NamedTuple):
     roots: Mapping[str, str] = MappingProxyType({})
     ranks: tuple[int, ...] = ()
     unauthorized: bool = False
+    adapters_loadable: bool = False
 
     def own_rank(self, rank: int) -> int:
         """The engine's number of a rank."""

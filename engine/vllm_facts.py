@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
+from http import HTTPStatus
 from typing import NamedTuple
 
 from engine.endpoint import host_of, port_clash, rank_endpoint, shared
@@ -18,6 +19,7 @@ _RANKS_LIMIT = 1024
 _START = "process_start_time_seconds"
 _CONFIG = "vllm:cache_config_info"
 _RUNNING = "vllm:num_requests_running"
+_LOAD_ADAPTER = "/v1/load_lora_adapter"
 _ALGORITHM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """A name that can be shown."""
 
@@ -55,7 +57,14 @@ async def vllm_facts(inquiry: Inquiry, model: str) -> EngineFacts:
         roots=models.roots,
         ranks=ranks,
         unauthorized=bool(inquiry.refused),
+        adapters_loadable=bool(models.adapters) and await _loads_adapters(inquiry),
     )
+
+
+async def _loads_adapters(inquiry: Inquiry) -> bool:
+    """Whether adapters can be loaded at run time: the path takes POST (`entrypoints/serve/lora/api_router.py`)."""
+    await inquiry.ask(_LOAD_ADAPTER)
+    return inquiry.statuses.get(_LOAD_ADAPTER) == HTTPStatus.METHOD_NOT_ALLOWED
 
 
 async def vllm_fingerprint(inquiry: Inquiry) -> str | None:

@@ -14,7 +14,7 @@ from app.instance_settings import InstanceSettings
 from index.page_hash import lora_id, namespaced
 from index.worker import EngineKind
 from tests.support.engine_events import CLEARED, prompt, sglang_stored, vllm_stored
-from tests.support.fake_engine import HTML, FakeEngine
+from tests.support.fake_engine import HTML, FakeEngine, Reply
 from tests.support.fleet import fleet, instance, matched, publish
 from tests.support.publisher import Publisher, batch
 from tests.support.service import Running, serving, wait_until
@@ -205,3 +205,13 @@ def test_a_doubt_ends_with_a_newer_list_or_with_another_path() -> None:
     assert one.adapters_moved
     take_list(one, told, 13.0, anew=True)
     assert not one.adapters_moved
+
+
+def test_where_vllm_loads_adapters_at_run_time_a_request_with_one_is_never_exact() -> None:
+    with Publisher() as publisher, FakeEngine(EngineKind.VLLM, adapters={"sql": V1}) as engine:
+        engine.replies["/v1/load_lora_adapter"] = Reply("{}", 405)
+        with serving(fleet(instance("a", publisher, engine), polling=SELDOM)) as run:
+            wait_until(lambda: listed(run) == {"sql": V1}, 10)
+            publish(run, "a", publisher, vllm_stored(OTHER))
+            wait_until(lambda: trust(run, model="m") == "exact", 10)
+            assert trust(run) == "partial"

@@ -95,6 +95,18 @@ async def test_vllm_names_its_hash_algorithm_where_it_has_one(
     assert (await learn(client, vllm)).hash_algorithm == learnt
 
 
+@pytest.mark.parametrize(("status", "loadable"), [(405, True), (404, False), (401, False)])
+async def test_vllm_that_takes_adapters_at_run_time_is_known_by_the_path_for_it(
+    client: HttpClient, vllm: FakeEngine, status: int, loadable: bool
+) -> None:
+    vllm.adapters = {"sql": "/loras/sql"}
+    vllm.replies["/v1/load_lora_adapter"] = Reply("{}", status)
+    found = await learn(client, vllm)
+    assert found.adapters_loadable is loadable
+    vllm.adapters = {}
+    assert not (await learn(client, vllm)).adapters_loadable
+
+
 async def test_vllm_with_events_off_says_how_to_switch_them_on(client: HttpClient, vllm: FakeEngine) -> None:
     vllm.events = None
     vllm.loads = {0: RankLoad(), 1: RankLoad()}
