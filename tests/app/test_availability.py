@@ -182,7 +182,7 @@ def finished(run: Running, request_id: str, **body: Any) -> None:
 
 def test_failures_in_a_row_eject_an_engine_until_a_trial_succeeds() -> None:
     with Publisher() as publisher, FakeEngine(EngineKind.VLLM) as engine, FakeEngine(EngineKind.VLLM) as other:
-        rules = {"eject_failures": 3, "eject_s": 0.5, "trial_s": 5.0}
+        rules = {"silent_s": 6.0, "eject_failures": 3, "eject_s": 0.5, "trial_s": 5.0}
         settings = fleet(instance("a", publisher, engine), instance("b", server=other), availability=rules)
         with serving(settings) as run:
             publish(run, "a", publisher, vllm_stored(prompt(1)))

@@ -94,13 +94,13 @@ SHORT = {
     "headers of a gateway": post(JSON, "Accept: */*", "User-Agent: g", "X-Forwarded-For: 1.2.3.4", "Traceparent: 00-1"),
     "all fields": post(fields(session_id="s", exclude=["b"], candidates=["a", "c"], priority=1, lora=None)),
     "prompt as a list": post(json.dumps({"model": "m", "prompt": TOKENS}).encode()),
-    "octets, a long salt": post(
-        u32(TOKENS), f"Content-Type: {OCTETS}", path=f"/route?model=m&cache_salt={'s' * 5000}&session_id={'t' * 5000}"
-    ),
     "a long salt": post(fields(cache_salt="s" * 5000, session_id="t" * 5000)),
     "cold": post(fields(token_ids=[9] * 64)),
 }
 ORDINARY = {
+    "octets, a long salt": post(
+        u32(TOKENS), f"Content-Type: {OCTETS}", path=f"/route?model=m&cache_salt={'s' * 5000}&session_id={'t' * 5000}"
+    ),
     "not JSON": post(b"{"),
     "no field": post(b"{}"),
     "a wrong token": post(fields(token_ids=[-1])),

@@ -21,12 +21,14 @@ SHORT_WAITS = {
     "fingerprint_s": 0.5,
     "resync_s": 0.1,
 }
-OFTEN = {"load_interval_s": 0.05, "discovery_interval_s": 0.1, "timeout_s": 1.0}
+OFTEN = {"load_interval_s": 0.05, "discovery_interval_s": 0.1, "timeout_s": 3.0}
+PATIENT = {"silent_s": 6.0}
+"""Engines are threads beside the tests: a busy machine must not make them suspect."""
 
 
 def fleet(*instances: dict[str, Any], **sections: Any) -> dict[str, Any]:
     """Settings for `serving`. `sections` replace the defaults."""
-    defaults = {"listener": SHORT_WAITS, "polling": OFTEN, "log": {"level": "error"}}
+    defaults = {"listener": SHORT_WAITS, "polling": OFTEN, "availability": PATIENT, "log": {"level": "error"}}
     return {"instances": list(instances), **defaults, **sections}
 
 
