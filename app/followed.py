@@ -46,6 +46,7 @@ class Followed:
     dead: tuple[Lineage, int] | None = None
     stuck: tuple[Lineage, int] | None = None
     """Lineage and number of what was stored, from where nobody comes to what is held: batches between are lost."""
+    stuck_since: float = 0.0
     refusals: int = 0
     offer_from: float = 0.0
     adopt_from: float = 0.0

@@ -286,12 +286,12 @@ class StateWriter:
 
     async def _outlive(self, worker: Worker, followed: Followed, stored: Stored) -> None:
         """What is stored ends before a hole. It goes when it stands still: else a replica that has it all writes on."""
-        place = stored.snapshot.lineage, stored.last.seq
-        if followed.stuck == place:
+        place, now = (stored.snapshot.lineage, stored.last.seq), self._clock()
+        if followed.stuck != place:
+            followed.stuck, followed.stuck_since = place, now
+        elif now - followed.stuck_since >= ADOPT_AGAIN_S:
             followed.stuck, followed.offer_from = None, 0.0
             await self.store.forget(worker)
-        else:
-            followed.stuck = place
 
     async def _shorten(self, worker: Worker, followed: Followed) -> None:
         """A long log is replaced by a snapshot, by whoever finds it first."""

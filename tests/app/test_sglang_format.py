@@ -140,7 +140,7 @@ def test_blocks_that_are_explained_are_not_fetched_again() -> None:
         engine.spoil(SILENT)
         with serving(fleet(instance("a", publisher, engine))) as run:
             publish(run, "a", publisher, CLEARED, sglang_stored(PLAIN))
-            assert run.worker("a")["trust"] == "exact"
+            run.wait_for_trust("a", "exact")
             engine.mend()
             wait_until(lambda: run.instance("a")["version"] is not None, 15)
             publish(run, "a", publisher, stored(TENANT, "tenant"))
