@@ -13,7 +13,7 @@ from app.instance import Instance, TrackedWorker
 from app.route_request import RouteRequest
 from app.serving_names import why_not_served
 from index.prompt import WorkerMatch
-from index.worker import EngineKind, Trust, Worker
+from index.worker import Trust, Worker
 from router.candidate import UNKNOWN_LOAD, Candidate, WorkerLoad
 
 NOTHING = (0, 0, 0, 0)
@@ -181,7 +181,5 @@ def _why_not(instance: Instance, wanted: _Wanted) -> str | None:
 
 def _hides_namespaces(instance: Instance, tracked: TrackedWorker) -> bool:
     """Whether the worker's blocks may be of adapters or extra_keys that its events do not show."""
-    if instance.settings.engine is not EngineKind.SGLANG:
-        return False
-    dynamo = instance.facts.dynamo_format
-    return bool(instance.adapters and dynamo is False) or (tracked.mixes_namespaces and dynamo is not True)
+    told_so = bool(instance.adapters) and instance.facts.dynamo_format is False
+    return instance.sends_unmarked and (told_so or tracked.mixes_namespaces)

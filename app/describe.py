@@ -62,7 +62,7 @@ def advice_for(instance: Instance, tracked: TrackedWorker, now: float) -> str | 
     if tracked.uncertain and not tracked.link_up:
         return UNCERTAIN
     given = tracked.advice or tracked.hash.advice or tracked.stream_advice
-    if given is None and tracked.mixes_namespaces and instance.facts.dynamo_format is not True:
+    if given is None and tracked.mixes_namespaces and instance.sends_unmarked:
         return MIXED
     unasked = instance.reachable is False or (instance.tried and not instance.reachable)
     if given is None and unasked and judged.state is State.CONNECTING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-SERVER_ERROR = 500
+from engine.health import SERVER_ERROR
 
 
 class EjectionRules(NamedTuple):

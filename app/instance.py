@@ -16,7 +16,7 @@ from engine.address import EngineAddress
 from engine.facts import EngineFacts
 from engine.identity import HashReport
 from engine.load import EngineLoad
-from index.worker import Trust, Worker
+from index.worker import EngineKind, Trust, Worker
 from router.changes import Changes
 
 NO_FACTS = EngineFacts(None, {}, {}, None, None, None, None, None, {}, (), None, None)
@@ -202,6 +202,11 @@ class Instance:
         """Whether it answers over HTTP; None: it was not asked yet."""
         untried = not self.contact.served and self.contact.why is None
         return None if untried else self.contact.reachable
+
+    @property
+    def sends_unmarked(self) -> bool:
+        """Whether its events do not tell whose blocks are an adapter's or an extra_key's, as far as is known."""
+        return self.settings.engine is EngineKind.SGLANG and self.facts.dynamo_format is not True
 
     @property
     def all_current(self) -> bool:

@@ -188,7 +188,7 @@ class Routing:
         if (lora := request.lora or target.lora) is not None:
             self.look_ups.soon([one for one in target.instances if not lists_adapter(one, lora)], now)
         instance = self.fleet.get(chosen.worker.instance)
-        if instance is not None and not request.dry_run and sends_unmarked(instance):
+        if instance is not None and not request.dry_run and instance.sends_unmarked:
             tracked = instance.workers[chosen.worker.dp_rank]
             tracked.mixes_namespaces, tracked.mixed_at = True, now
             if chosen.trust is Trust.EXACT:
@@ -320,11 +320,6 @@ class Routing:
         detail = f"the model {shown(model)} is known and has no instance now"
         headers = {"retry-after": str(WAIT_FOR_MODEL_S)}
         return Problem(503, detail, field="model", extra=extra, headers=headers)
-
-
-def sends_unmarked(instance: Instance) -> bool:
-    """Whether its events do not tell whose blocks are an adapter's or an extra_key's, as far as is known."""
-    return instance.settings.engine is EngineKind.SGLANG and instance.facts.dynamo_format is not True
 
 
 def untokenised(error: TokeniseError) -> Problem:

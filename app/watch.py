@@ -18,7 +18,7 @@ from app.serving_names import serves_other
 from app.surroundings import Surroundings
 from engine.discovery import EngineUnreachable, facts
 from engine.facts import EngineFacts
-from engine.health import complaint
+from engine.health import complaint, illness
 from engine.inquiry import Inquiry
 from engine.load import EngineLoad, load, of_ranks
 from engine.model_cards import model_cards
@@ -239,21 +239,19 @@ class Watch:
     async def _complaints(self, *, thorough: bool) -> str | None:
         """Why the engine cannot serve, as it says itself."""
         address = self._instance.address
-        ways = {False, thorough} if address.kind is EngineKind.SGLANG else {False}
-        asked = [Inquiry(self._around.client, address, self._look_timeout_s) for _ in ways]
-        said = await asyncio.gather(
-            *(complaint(one, thorough=way) for one, way in zip(asked, sorted(ways), strict=True))
+        inquiry = Inquiry(self._around.client, address, self._look_timeout_s)
+        if address.kind is EngineKind.VLLM:
+            said = await complaint(inquiry)
+            return "does not answer GET /health" if inquiry.timed_out else said
+        quick, slow = await asyncio.gather(
+            complaint(inquiry), complaint(inquiry, thorough=True) if thorough else asyncio.sleep(0)
         )
-        if address.kind is EngineKind.VLLM and asked[0].timed_out:
-            return "does not answer GET /health"
-        return next((words for words in said if words is not None), None)
+        return quick or slow
 
     def _not_told(self, inquiry: Inquiry) -> None:
         """Nothing usable was answered."""
         instance, now = self._instance, time.monotonic()
-        ill = next(
-            (f"answers {status} to GET {path}" for path, status in inquiry.statuses.items() if status >= 500), None
-        )
+        ill = next(filter(None, (illness(*answer) for answer in inquiry.statuses.items())), None)
         if ill is not None:
             self._sign(instance.contact.unhealthy(now, ill))
         else:
